@@ -1,0 +1,21 @@
+//! queen_mq: a message broker out of SQL functions, inside PostgreSQL.
+//!
+//! Data flows one way: `api` takes arguments and returns rows, the `queen_engine` crate decides,
+//! `store` reads and writes tables. The engine knows no SQL and the store decides nothing.
+
+// A panic must unwind into an ERROR; abort would take the whole server down.
+#[cfg(not(panic = "unwind"))]
+compile_error!("queen_mq must be built with panic = \"unwind\"");
+
+use pgrx::prelude::*;
+
+mod api;
+mod datum;
+mod error;
+mod store;
+
+::pgrx::pg_module_magic!(name, version);
+
+/// Runs once in each backend that loads the library.
+#[pg_guard]
+pub extern "C-unwind" fn _PG_init() {}
