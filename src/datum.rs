@@ -1,4 +1,4 @@
-//! A jsonb value passed through as PostgreSQL holds it: never parsed, never copied into Rust.
+//! Values passed through as PostgreSQL holds them: never parsed, never copied into Rust.
 
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
@@ -50,47 +50,139 @@ impl Jsonb {
     }
 }
 
-impl FromDatum for Jsonb {
-    unsafe fn from_polymorphic_datum(
-        datum: pg_sys::Datum,
-        is_null: bool,
-        _: pg_sys::Oid,
-    ) -> Option<Self> {
-        (!is_null).then_some(Self(datum))
+/// An array of jsonb, text or bigint, as PostgreSQL holds it.
+macro_rules! array {
+    ($name:ident, $element:expr, $len:expr, $by_value:expr, $align:expr) => {
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name(pg_sys::Datum);
+
+        impl $name {
+            /// Its elements in a copy of their own, made in the current memory context. None if
+            /// the array has more than one dimension.
+            pub fn elements(self) -> Option<Vec<Option<pg_sys::Datum>>> {
+                let (mut values, mut nulls, mut count) =
+                    (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+                // SAFETY: the Datum is an array of this element type, whose length, passing and
+                // alignment are these. Element Datums by reference point into the copy.
+                unsafe {
+                    let copy = pg_sys::pg_detoast_datum_copy(self.0.cast_mut_ptr());
+                    let array = copy.cast::<pg_sys::ArrayType>();
+                    if (*array).ndim > 1 {
+                        return None;
+                    }
+                    pg_sys::deconstruct_array(
+                        array,
+                        $element,
+                        $len,
+                        $by_value,
+                        $align as std::ffi::c_char,
+                        &mut values,
+                        &mut nulls,
+                        &mut count,
+                    );
+                    let element = |i| (!*nulls.add(i)).then(|| *values.add(i));
+                    Some((0..count as usize).map(element).collect())
+                }
+            }
+        }
+    };
+}
+
+array!(JsonbArray, pg_sys::JSONBOID, -1, false, pg_sys::TYPALIGN_INT);
+array!(TextArray, pg_sys::TEXTOID, -1, false, pg_sys::TYPALIGN_INT);
+array!(BigintArray, pg_sys::INT8OID, 8, true, pg_sys::TYPALIGN_DOUBLE);
+array!(UuidArray, pg_sys::UUIDOID, 16, false, pg_sys::TYPALIGN_CHAR);
+
+/// Passes a Datum in and out of a function as it is.
+macro_rules! passed_through {
+    ($name:ident, $sql:literal, $oid:expr) => {
+        impl FromDatum for $name {
+            unsafe fn from_polymorphic_datum(
+                datum: pg_sys::Datum,
+                is_null: bool,
+                _: pg_sys::Oid,
+            ) -> Option<Self> {
+                (!is_null).then_some(Self(datum))
+            }
+        }
+
+        impl IntoDatum for $name {
+            fn into_datum(self) -> Option<pg_sys::Datum> {
+                Some(self.0)
+            }
+
+            fn type_oid() -> pg_sys::Oid {
+                $oid
+            }
+        }
+
+        // SAFETY: the argument's Datum is passed on as it is.
+        unsafe impl<'fcx> ArgAbi<'fcx> for $name {
+            unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
+                // SAFETY: the SQL type of the argument is the one below.
+                unsafe { arg.unbox_arg_using_from_datum() }
+                    .unwrap_or(Self(pg_sys::Datum::null()))
+            }
+        }
+
+        // SAFETY: the Datum is of the SQL type below and is returned as one.
+        unsafe impl BoxRet for $name {
+            unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
+                // SAFETY: see above.
+                unsafe { fcinfo.return_raw_datum(self.0) }
+            }
+        }
+
+        // SAFETY: names the SQL type that the Datum has.
+        unsafe impl SqlTranslatable for $name {
+            const TYPE_IDENT: &'static str = concat!("queen_mq::datum::", stringify!($name));
+            const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
+            const ARGUMENT_SQL: Result<SqlMappingRef, ArgumentError> =
+                Ok(SqlMappingRef::literal($sql));
+            const RETURN_SQL: Result<ReturnsRef, ReturnsError> =
+                Ok(ReturnsRef::One(SqlMappingRef::literal($sql)));
+        }
+    };
+}
+
+passed_through!(Jsonb, "jsonb", pg_sys::JSONBOID);
+passed_through!(JsonbArray, "jsonb[]", pg_sys::JSONBARRAYOID);
+passed_through!(TextArray, "text[]", pg_sys::TEXTARRAYOID);
+passed_through!(BigintArray, "bigint[]", pg_sys::INT8ARRAYOID);
+passed_through!(UuidArray, "uuid[]", pg_sys::UUIDARRAYOID);
+
+/// The memory context in which a function's result rows live: the one that was current when the
+/// function was called. SPI makes another one current, which goes when SPI closes.
+#[derive(Clone, Copy)]
+pub struct ResultContext(pg_sys::MemoryContext);
+
+impl ResultContext {
+    /// The context that is current; to be called before SPI is connected.
+    pub fn here() -> Self {
+        // SAFETY: a plain global of the backend.
+        Self(unsafe { pg_sys::CurrentMemoryContext })
+    }
+
+    /// Run `body` with its allocations made here.
+    pub fn allocate<T>(self, body: impl FnOnce() -> T) -> T {
+        // SAFETY: the context lives until the function's last row has been returned; the former
+        // one is made current again, or, on an ERROR, whatever the handler needs.
+        unsafe {
+            let before = pg_sys::MemoryContextSwitchTo(self.0);
+            let value = body();
+            pg_sys::MemoryContextSwitchTo(before);
+            value
+        }
     }
 }
 
-impl IntoDatum for Jsonb {
-    fn into_datum(self) -> Option<pg_sys::Datum> {
-        Some(self.0)
+/// 64 random bits from PostgreSQL's strong source.
+pub fn random() -> u64 {
+    let mut bytes = [0u8; 8];
+    // SAFETY: the buffer is as long as said.
+    let strong = unsafe { pg_sys::pg_strong_random(bytes.as_mut_ptr().cast(), bytes.len()) };
+    if !strong {
+        crate::error::Error::corrupt("the system has no randomness to give").raise();
     }
-
-    fn type_oid() -> pg_sys::Oid {
-        pg_sys::JSONBOID
-    }
-}
-
-// SAFETY: the argument's Datum is passed on as it is.
-unsafe impl<'fcx> ArgAbi<'fcx> for Jsonb {
-    unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
-        // SAFETY: the SQL type of the argument is jsonb (see SqlTranslatable).
-        unsafe { arg.unbox_arg_using_from_datum() }.unwrap_or(Self(pg_sys::Datum::null()))
-    }
-}
-
-// SAFETY: the Datum is a jsonb and is returned as one.
-unsafe impl BoxRet for Jsonb {
-    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
-        // SAFETY: see above.
-        unsafe { fcinfo.return_raw_datum(self.0) }
-    }
-}
-
-// SAFETY: maps to the SQL type that the Datum has.
-unsafe impl SqlTranslatable for Jsonb {
-    const TYPE_IDENT: &'static str = "queen_mq::datum::Jsonb";
-    const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
-    const ARGUMENT_SQL: Result<SqlMappingRef, ArgumentError> = Ok(SqlMappingRef::literal("jsonb"));
-    const RETURN_SQL: Result<ReturnsRef, ReturnsError> =
-        Ok(ReturnsRef::One(SqlMappingRef::literal("jsonb")));
+    u64::from_ne_bytes(bytes)
 }

@@ -12,10 +12,17 @@ use pgrx::prelude::*;
 mod api;
 mod datum;
 mod error;
+mod search;
+mod settings;
 mod store;
+mod wait;
 
 ::pgrx::pg_module_magic!(name, version);
 
 /// Runs once in each backend that loads the library.
 #[pg_guard]
-pub extern "C-unwind" fn _PG_init() {}
+pub extern "C-unwind" fn _PG_init() {
+    settings::register();
+}
+
+pgrx::extension_sql_file!("../sql/tables.sql", name = "tables", bootstrap);

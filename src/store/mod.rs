@@ -1,1 +1,34 @@
+//! Every SQL statement of the project, one file per table. Nothing here decides.
+
+pub mod admission;
+pub mod clock;
+pub mod cursor;
+pub mod dead_letter;
+pub mod discovery;
+pub mod group;
+pub mod identity;
+pub mod lease_set;
+pub mod queue;
+pub mod receipt;
+pub mod segment;
+pub mod snapshot;
 pub mod spi;
+
+use queen_engine::codec;
+use serde::de::DeserializeOwned;
+
+use crate::error::{Error, Result};
+
+/// Read state back that the engine wrote.
+fn decode<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T> {
+    codec::decode(bytes).map_err(|_| Error::corrupt(format!("{what} does not read back")))
+}
+
+/// Stored as bigint, known to be positive.
+fn unsigned(value: i64) -> u64 {
+    value as u64
+}
+
+fn signed(value: u64) -> i64 {
+    value as i64
+}

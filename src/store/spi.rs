@@ -111,9 +111,58 @@ pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     // with the transaction, so a Result error, which is about to be raised, need not.
     unsafe {
         pg_sys::SPI_connect();
+        let _plans = PinnedPlans::pin();
         let value = body()?;
         pg_sys::SPI_finish();
         Ok(value)
+    }
+}
+
+/// Our statements are all look-ups by an index that was made for them. On a table without
+/// statistics, or with those of a quieter hour, the planner would now and then prefer to read it
+/// whole, and the session would keep that plan. So while they are planned and run, index scans and
+/// nested loops are the only choice.
+struct PinnedPlans {
+    seqscan: bool,
+    bitmapscan: bool,
+    hashjoin: bool,
+    mergejoin: bool,
+    cache_mode: c_int,
+}
+
+impl PinnedPlans {
+    fn pin() -> Self {
+        // SAFETY: plain settings of this single-threaded backend, put back by `Drop`, which also
+        // runs when an ERROR unwinds. None of our statements calls code of the user.
+        unsafe {
+            let before = Self {
+                seqscan: pg_sys::enable_seqscan,
+                bitmapscan: pg_sys::enable_bitmapscan,
+                hashjoin: pg_sys::enable_hashjoin,
+                mergejoin: pg_sys::enable_mergejoin,
+                cache_mode: pg_sys::plan_cache_mode,
+            };
+            pg_sys::enable_seqscan = false;
+            pg_sys::enable_bitmapscan = false;
+            pg_sys::enable_hashjoin = false;
+            pg_sys::enable_mergejoin = false;
+            pg_sys::plan_cache_mode =
+                pg_sys::PlanCacheMode::PLAN_CACHE_MODE_FORCE_GENERIC_PLAN as c_int;
+            before
+        }
+    }
+}
+
+impl Drop for PinnedPlans {
+    fn drop(&mut self) {
+        // SAFETY: as in `pin`.
+        unsafe {
+            pg_sys::enable_seqscan = self.seqscan;
+            pg_sys::enable_bitmapscan = self.bitmapscan;
+            pg_sys::enable_hashjoin = self.hashjoin;
+            pg_sys::enable_mergejoin = self.mergejoin;
+            pg_sys::plan_cache_mode = self.cache_mode;
+        }
     }
 }
 
@@ -126,7 +175,7 @@ pub struct Rows {
 
 impl Rows {
     /// Rows returned, or written where the statement returns none.
-    pub fn count(&self) -> usize {
+    pub fn affected(&self) -> usize {
         self.count
     }
 

@@ -1,0 +1,179 @@
+//! Transactions that may still bring rows below a position.
+//!
+//! The push rule: a transaction gets its xid, then draws a segment id, then writes the row. So a
+//! row whose id is smaller than that of a row visible in snapshot S belongs to a transaction that
+//! had its xid before S was taken. Of those, the ones not visible in S are its running
+//! transactions and the range from its xmax to the next xid to be assigned: the *holes* of S. A
+//! wider set is never wrong, only slower to look through.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::codec::{Reader, Writer};
+
+/// A set of transaction ids: sorted, disjoint, not touching, half-open ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holes(Vec<(u64, u64)>);
+
+impl Holes {
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// From half-open ranges in any order.
+    pub fn from_ranges(mut ranges: Vec<(u64, u64)>) -> Self {
+        ranges.retain(|(low, high)| low < high);
+        ranges.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
+        for (low, high) in ranges {
+            match merged.last_mut() {
+                Some(last) if low <= last.1 => last.1 = last.1.max(high),
+                _ => merged.push((low, high)),
+            }
+        }
+        Self(merged)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn ranges(&self) -> &[(u64, u64)] {
+        &self.0
+    }
+
+    pub fn contains(&self, xid: u64) -> bool {
+        let after = self.0.partition_point(|&(low, _)| low <= xid);
+        after > 0 && xid < self.0[after - 1].1
+    }
+
+    /// What is in `self` and not in `other`.
+    pub fn minus(&self, other: &Holes) -> Holes {
+        let mut left = Vec::with_capacity(self.0.len());
+        let mut cuts = other.0.iter().peekable();
+        for &(mut low, high) in &self.0 {
+            while cuts.next_if(|cut| cut.1 <= low).is_some() {}
+            let mut ahead = cuts.clone();
+            while let Some(&(cut_low, cut_high)) = ahead.next_if(|cut| cut.0 < high) {
+                if low < cut_low {
+                    left.push((low, cut_low));
+                }
+                low = low.max(cut_high);
+            }
+            if low < high {
+                left.push((low, high));
+            }
+        }
+        Holes(left)
+    }
+
+    /// Without `xid`.
+    pub fn without(&self, xid: u64) -> Holes {
+        self.minus(&Holes(vec![(xid, xid + 1)]))
+    }
+}
+
+// Alternately the gap from the last range and its length: a byte or two for each transaction.
+impl Serialize for Holes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut out = Writer::default();
+        let mut end = 0;
+        for &(low, high) in &self.0 {
+            out.unsigned((low - end).into());
+            out.unsigned((high - low).into());
+            end = high;
+        }
+        serializer.serialize_bytes(&out.finish())
+    }
+}
+
+impl<'de> Deserialize<'de> for Holes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = <&[u8]>::deserialize(deserializer)?;
+        decode_holes(bytes).ok_or_else(|| D::Error::custom("damaged set of transactions"))
+    }
+}
+
+fn decode_holes(bytes: &[u8]) -> Option<Holes> {
+    let mut input = Reader::new(bytes);
+    let mut ranges = Vec::new();
+    let mut end = 0u64;
+    while !input.is_empty() {
+        let low = end.checked_add(u64::try_from(input.unsigned()?).ok()?)?;
+        let high = low.checked_add(u64::try_from(input.unsigned()?).ok()?)?;
+        ranges.push((low, high));
+        end = high;
+    }
+    Some(Holes::from_ranges(ranges))
+}
+
+/// What a snapshot says about transactions: which are not visible in it, and whose it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Running transactions, and `[xmax, next xid)`, without `own`.
+    pub holes: Holes,
+    /// The transaction that looks, once it has an xid. It sees its own rows, all of which have
+    /// ids below those it will still draw; so it is no hole to itself.
+    pub own: Option<u64>,
+}
+
+impl Snapshot {
+    /// `running` and `xmax` as in `pg_snapshot`; `next` must be read after the snapshot was taken.
+    pub fn new(running: &[u64], xmax: u64, next: u64, own: Option<u64>) -> Self {
+        let mut ranges: Vec<_> = running.iter().map(|&xid| (xid, xid + 1)).collect();
+        ranges.push((xmax, next));
+        let holes = Holes::from_ranges(ranges);
+        Self { holes: own.map_or(holes.clone(), |xid| holes.without(xid)), own }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{decode, encode};
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn any_set() -> impl Strategy<Value = (Holes, BTreeSet<u64>)> {
+        prop::collection::vec((0..200u64, 0..12u64), 0..12).prop_map(|ranges| {
+            let set = ranges.iter().flat_map(|&(low, len)| low..low + len).collect();
+            (Holes::from_ranges(ranges.iter().map(|&(l, n)| (l, l + n)).collect()), set)
+        })
+    }
+
+    fn members(holes: &Holes) -> BTreeSet<u64> {
+        holes.ranges().iter().flat_map(|&(low, high)| low..high).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_are_the_set_they_were_made_of((holes, set) in any_set()) {
+            prop_assert_eq!(members(&holes), set.clone());
+            for xid in 0..220 {
+                prop_assert_eq!(holes.contains(xid), set.contains(&xid));
+            }
+        }
+
+        #[test]
+        fn minus_is_set_difference((a, set_a) in any_set(), (b, set_b) in any_set()) {
+            let expected: BTreeSet<_> = set_a.difference(&set_b).copied().collect();
+            prop_assert_eq!(members(&a.minus(&b)), expected);
+        }
+
+        #[test]
+        fn a_set_reads_back_as_written((holes, _) in any_set()) {
+            prop_assert_eq!(decode::<Holes>(&encode(&holes)).unwrap(), holes);
+        }
+
+        #[test]
+        fn damaged_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let _ = decode_holes(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_transaction_above_xmax_that_runs_is_a_hole_and_the_own_one_is_not() {
+        let snapshot = Snapshot::new(&[5, 8], 10, 14, Some(12));
+        assert_eq!(snapshot.holes.ranges(), [(5, 6), (8, 9), (10, 12), (13, 14)]);
+    }
+}

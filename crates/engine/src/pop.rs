@@ -1,0 +1,163 @@
+//! Taking messages from a cursor.
+//!
+//! Everything is read under one snapshot. First what came back (`waiting`), then late segments:
+//! at or below the position, of transactions that were holes and are visible now, in order of id;
+//! then the segments beyond the position. The new cursor is the last segment read and the holes
+//! of the snapshot. If there are more late segments than wanted, the snapshot can't be adopted
+//! yet: the cursor keeps both sets of holes and drains by id.
+
+use crate::cursor::{Cursor, Drain, Lease};
+use crate::holes::{Holes, Snapshot};
+use crate::lease::LeaseId;
+use crate::message::{Span, Spans};
+use crate::receipt::{Ending, Receipt};
+
+/// A segment found in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub segment: u64,
+    pub messages: u16,
+}
+
+/// What to read next, in order of id, under the pop's snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// Segments of `from` with `after < id <= upto`.
+    Late { from: Holes, after: u64, upto: u64 },
+    /// Segments with `after < id`.
+    Beyond { after: u64 },
+}
+
+/// A pop on one cursor in progress.
+#[derive(Debug)]
+pub struct Pop<'a> {
+    cursor: Cursor,
+    snapshot: &'a Snapshot,
+    wanted: usize,
+    taken: Spans,
+    ended: Vec<(LeaseId, Receipt)>,
+    /// The log has nothing more for this cursor.
+    exhausted: bool,
+}
+
+/// The result of a pop that took something.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Popped {
+    pub cursor: Cursor,
+    pub taken: Spans,
+    /// Expired leases whose messages were taken.
+    pub ended: Vec<(LeaseId, Receipt)>,
+}
+
+impl<'a> Pop<'a> {
+    /// Begin on a cursor that is ready at the moment, wanting at most `wanted` messages.
+    pub fn begin(mut cursor: Cursor, snapshot: &'a Snapshot, wanted: usize) -> Self {
+        let mut ended = Vec::new();
+        for lease in std::mem::take(&mut cursor.leases).into_iter().rev() {
+            cursor.waiting.prepend(lease.held.clone());
+            ended.push((lease.id, Receipt::of(lease, Ending::Expired)));
+        }
+        cursor.retry_at = None;
+        let taken = cursor.waiting.take_front(wanted);
+        Self { cursor, snapshot, wanted, taken, ended, exhausted: false }
+    }
+
+    /// Whether there is something to take.
+    pub fn found_any(&self) -> bool {
+        !self.taken.is_empty()
+    }
+
+    /// What was found so far, in delivery order.
+    pub fn found(&self) -> &Spans {
+        &self.taken
+    }
+
+    /// How many messages are still wanted.
+    pub fn missing(&self) -> usize {
+        self.wanted - self.taken.count()
+    }
+
+    /// What to read next; None when the pop has what it wants, or all there is.
+    pub fn next_read(&mut self) -> Option<Read> {
+        if self.exhausted || self.missing() == 0 {
+            return None;
+        }
+        let cursor = &mut self.cursor;
+        loop {
+            let until = cursor.drain.as_ref().map_or(&self.snapshot.holes, |drain| &drain.until);
+            let from = cursor.holes.minus(until);
+            if !from.is_empty() && cursor.position > 0 {
+                let after = cursor.drain.as_ref().map_or(0, |drain| drain.after);
+                return Some(Read::Late { from, after, upto: cursor.position });
+            }
+            match cursor.drain.take() {
+                Some(drain) => cursor.holes = drain.until,
+                None => {
+                    cursor.holes = self.snapshot.holes.clone();
+                    return Some(Read::Beyond { after: cursor.position });
+                }
+            }
+        }
+    }
+
+    /// The answer to `read`: segments in order of id. `complete`: there are no more.
+    pub fn supply(&mut self, read: &Read, found: &[Found], complete: bool) {
+        let mut last = None;
+        for segment in found {
+            if self.missing() == 0 {
+                break;
+            }
+            last = Some(segment.segment);
+            self.take(*segment);
+        }
+        let all = complete && last == found.last().map(|segment| segment.segment);
+        match read {
+            Read::Beyond { .. } => {
+                self.cursor.position = last.unwrap_or(self.cursor.position);
+                self.exhausted = all;
+            }
+            Read::Late { after, .. } => {
+                let drain = self.cursor.drain.take();
+                let until = drain.map_or_else(|| self.snapshot.holes.clone(), |drain| drain.until);
+                if all {
+                    self.cursor.holes = until;
+                } else {
+                    self.cursor.drain = Some(Drain { after: last.unwrap_or(*after), until });
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, found: Found) {
+        let len = self.missing().min(usize::from(found.messages)) as u16;
+        let whole = Span { segment: found.segment, first: 0, len, deliveries: 0 };
+        self.taken.push(whole);
+        self.cursor.waiting.push(Span { first: len, len: found.messages - len, ..whole });
+    }
+
+    /// The end: what was taken is in the hands of `lease` until `now + duration`, or, without a
+    /// lease, settled. None if there was nothing to take: then nothing is to be written.
+    pub fn finish(mut self, lease: Option<(LeaseId, i64)>, now: i64) -> Option<Popped> {
+        if self.taken.is_empty() {
+            return None;
+        }
+        let taken = self.taken.delivered();
+        match lease {
+            Some((id, duration)) => self.cursor.leases.push(Lease {
+                id,
+                deadline: now.saturating_add(duration),
+                duration,
+                held: taken.clone(),
+                done: Spans::new(),
+                dead: Spans::new(),
+            }),
+            None => {
+                self.cursor.settled += taken.count() as u64;
+                let settled = |id: &_| taken.find(*id).is_some();
+                self.cursor.failures.retain(|id, _| !settled(id));
+            }
+        }
+        self.cursor.last_pop_at = now;
+        Some(Popped { cursor: self.cursor, taken, ended: self.ended })
+    }
+}

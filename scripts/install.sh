@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Builds queen_mq and installs it into the PostgreSQL of PG_CONFIG.
+# PROFILE=debug builds with assertions and without optimisation; the default is release.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+choose_pg_config
+scripts/setup.sh
+describe_pg
+
+build=()
+[ "${PROFILE:-release}" = release ] || build+=(--debug)
+
+say "building queen_mq (${PROFILE:-release}) for PostgreSQL $PG_MAJOR"
+package=target/package/pg$PG_MAJOR
+rm -rf "$package"
+mkdir -p "$package"
+cargo pgrx package "${build[@]}" --pg-config "$PG_CONFIG" "${CARGO_FEATURES[@]}" \
+  --out-dir "$package" >"$package.log" || { cat "$package.log"; die "the build failed"; }
+
+# Not `cargo pgrx install`: with sudo it overwrites the library in place, under the servers that
+# have it mapped. install(1) makes a new file, and needs no rights where none are needed.
+say "installing into $("$PG_CONFIG" --pkglibdir) and $("$PG_CONFIG" --sharedir)/extension"
+put=()
+[ -w "$("$PG_CONFIG" --pkglibdir)" ] && [ -w "$("$PG_CONFIG" --sharedir)/extension" ] || put=(as_root)
+while read -r file; do
+  mode=644
+  [[ $file != *.so ]] || mode=755
+  "${put[@]}" install -m "$mode" "$package/$file" "/$file"
+done < <(cd "$package" && find . -type f -printf '%P\n')

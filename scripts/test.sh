@@ -1,0 +1,177 @@
+#!/usr/bin/env bash
+# Runs the tests and closes with `N passed, N failed`.
+#
+#   scripts/test.sh [PART...]           engine, sql, concurrency, example, docs; all without a name
+#   TESTS='settle kv' scripts/test.sh sql              only these files of tests/sql
+#   ACCEPT=1 TESTS=settle scripts/test.sh sql          take what they print as expected
+#
+# Installs a debug build, whose assertions are on, into the PostgreSQL of PG_CONFIG. PROFILE=release
+# tests what users get, and `make install` puts that back.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+choose_pg_config
+export PROFILE=${PROFILE:-debug}
+[ $# -gt 0 ] || set -- engine sql concurrency example docs
+out=target/test
+mkdir -p "$out"
+
+passed=0
+failed=0
+ok() {
+  passed=$((passed + 1))
+  echo "ok: $1"
+}
+not_ok() {
+  failed=$((failed + 1))
+  echo "FAILED: $1"
+}
+
+# Whatever ends the run, its totals are the last line; a run that was cut short has failed.
+complete=no
+totals() {
+  local status=$1
+  [ $complete = yes ] || failed=$((failed + 1))
+  [ $failed = 0 ] || status=1
+  printf '\n%s\n' "$passed passed, $failed failed"
+  return "$status"
+}
+at_exit totals
+
+# psql DATABASE [OPTION...], without the caller's language, time zone and ~/.psqlrc. A test that
+# hangs is stopped: the slowest takes seconds.
+psql() {
+  local database=$1
+  shift
+  LC_ALL=C.UTF-8 PGTZ=UTC timeout 300 "$PG_BIN/psql" --no-psqlrc --quiet --dbname "$database" "$@"
+}
+
+# fresh_database NAME: an empty database with the extension.
+fresh_database() {
+  psql postgres -c "SET client_min_messages = error" -c "DROP DATABASE IF EXISTS \"$1\"" \
+    -c "CREATE DATABASE \"$1\"" && psql "$1" -c 'CREATE EXTENSION queen_mq'
+}
+
+# cargo_tests PACKAGE: counts what cargo test reports; to report nothing is a failure, too.
+cargo_tests() {
+  local log=$out/$1.log status=0 p f
+  timeout 1200 cargo test --package "$1" 2>&1 | tee "$log" || status=1
+  read -r p f < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
+  passed=$((passed + p))
+  failed=$((failed + f))
+  if [ $((p + f)) = 0 ] || { [ $status != 0 ] && [ "$f" = 0 ]; }; then
+    not_ok "cargo test --package $1"
+  fi
+}
+
+# sql_test NAME: what psql prints for tests/sql/NAME.sql has to be tests/expected/NAME.out.
+sql_test() {
+  local expected=tests/expected/$1.out actual=$out/$1.out
+  if ! fresh_database "test_$1"; then
+    not_ok "sql/$1: no database to run it in"
+    return
+  fi
+  psql "test_$1" --echo-all <"tests/sql/$1.sql" >"$actual" 2>&1 ||
+    echo "psql ended with status $?" >>"$actual"
+  [ -z "${ACCEPT:-}" ] || cp "$actual" "$expected"
+  if [ ! -f "$expected" ]; then
+    not_ok "sql/$1: there is no $expected; ACCEPT=1 writes one, to be read before it is committed"
+  elif diff -u "$expected" "$actual"; then
+    ok "sql/$1"
+  else
+    not_ok "sql/$1: the difference is above"
+  fi
+  psql postgres -c "DROP DATABASE \"test_$1\""
+}
+
+test_sql() {
+  local name
+  for name in ${TESTS:-$(cd tests/sql && ls ./*.sql)}; do
+    name=${name#./}
+    sql_test "${name%.sql}"
+  done
+  for name in tests/expected/*.out; do
+    name=$(basename "$name" .out)
+    [ -f "tests/sql/$name.sql" ] || not_ok "sql/$name: has an expected output and no test"
+  done
+}
+
+test_concurrency() { cargo_tests queen-tests; }
+
+# leftovers DATABASE: what a run of the example has left there.
+leftovers() {
+  psql "$1" --tuples-only --no-align -c "
+    SELECT 'messages of ' || queue FROM queen_messages
+    UNION ALL SELECT 'group of ' || queue FROM queen_groups
+    UNION ALL SELECT 'marker ' || key FROM queen_mq.kv WHERE ns LIKE 'exactly-once-%'
+    UNION ALL SELECT 'table ' || oid::regclass FROM pg_class WHERE relname = 'charges'"
+}
+
+# example_leaves_nothing NAME: after that run.
+example_leaves_nothing() {
+  local rest
+  rest=$(leftovers test_example)
+  if [ -z "$rest" ]; then ok "$1 leaves nothing behind"; else not_ok "$1 leaves: $rest"; fi
+}
+
+test_example() {
+  local broken
+  fresh_database test_example
+  if psql test_example -v ON_ERROR_STOP=1 -f examples/exactly_once.sql 2>&1 | tee "$out/example.log" &&
+    tail -1 "$out/example.log" | grep -qx 'PASS: [0-9]* checks'; then
+    ok "the example passes"
+  else
+    not_ok "the example passes"
+  fi
+  example_leaves_nothing "the example"
+
+  # A false check and a statement that fails must both end in a failure, and clean up as well.
+  for broken in 's/count(\*) = 5/count(*) = 4/' "s/status => 'failed'/status => 'no such status'/"; do
+    sed "$broken" examples/exactly_once.sql >"$out/broken.sql"
+    if cmp -s "$out/broken.sql" examples/exactly_once.sql; then
+      not_ok "the example has changed, and '$broken' breaks nothing in it"
+    elif psql test_example -f "$out/broken.sql" >"$out/broken.log" 2>&1; then
+      not_ok "the example with $broken has passed"
+    else
+      ok "the example with $broken fails"
+    fi
+    example_leaves_nothing "the example with $broken"
+  done
+}
+
+# The SQL blocks of a page, run in order in one database.
+test_docs() {
+  local page name
+  for page in README.md docs/*.md; do
+    [ -f "$page" ] || continue
+    name=$(basename "$page" .md)
+    awk '/^```sql$/ { on = 1; next } /^```/ { on = 0 } on' "$page" >"$out/$name.sql"
+    [ -s "$out/$name.sql" ] || continue
+    fresh_database test_docs
+    # The page begins where the reader is: before the extension exists.
+    ! grep -q '^CREATE EXTENSION queen_mq' "$out/$name.sql" || psql test_docs -c 'DROP EXTENSION queen_mq'
+    if psql test_docs -v ON_ERROR_STOP=1 -f "$out/$name.sql" >"$out/$name.log" 2>&1; then
+      ok "the SQL in $page runs"
+    else
+      cat "$out/$name.log"
+      not_ok "the SQL in $page runs"
+    fi
+  done
+}
+
+scripts/setup.sh
+describe_pg
+for part; do
+  case $part in
+    engine) cargo_tests queen-engine ;;
+    sql | concurrency | example | docs)
+      if [ -z "${cluster_dir:-}" ]; then
+        scripts/install.sh
+        . scripts/cluster.sh
+        cluster_start test "shared_preload_libraries = 'queen_mq'" "fsync = off"
+      fi
+      say "testing: $part"
+      "test_$part"
+      ;;
+    *) die "no such part: $part" ;;
+  esac
+done
+complete=yes

@@ -1,0 +1,185 @@
+-- The state of queen_mq. Users read it, the extension alone writes it.
+--
+-- Names (queue, consumer group, partition) are data, compared byte by byte (COLLATE "C"), never
+-- identifiers. Transaction ids are stored as bigint: the cluster's xid8 plus the offset of
+-- queen_mq.identity, so that they keep growing when a dump is restored into another cluster.
+
+CREATE SCHEMA queen_mq;
+COMMENT ON SCHEMA queen_mq IS 'State of the queen_mq extension: read it, never write it';
+
+-- Which cluster's transaction ids are stored. A dump restored elsewhere brings its rows along with
+-- the one written here at installation; the highest generation counts, and if that is another
+-- cluster's, the first use adds a row (src/store/identity.rs). No key: a dump must never collide.
+CREATE TABLE queen_mq.identity (
+    system_identifier bigint NOT NULL,
+    generation int NOT NULL,
+    -- Stored transaction id = the cluster's own + this.
+    xid_offset bigint NOT NULL,
+    -- Leases given before this moment came with a dump and count as expired.
+    restored_at timestamptz
+);
+COMMENT ON TABLE queen_mq.identity IS 'The cluster whose transaction ids are stored, and what was added to them';
+INSERT INTO queen_mq.identity SELECT system_identifier, 0, 0, NULL FROM pg_catalog.pg_control_system();
+
+CREATE TABLE queen_mq.queue (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text COLLATE "C" NOT NULL UNIQUE,
+    created_at timestamptz NOT NULL,
+    -- Options; NULL is the default.
+    lease_time interval,
+    retry_limit int,
+    retry_delay interval,
+    retry_backoff float8,
+    retry_delay_max interval,
+    on_exhausted text,
+    dedup_window interval
+);
+COMMENT ON TABLE queen_mq.queue IS 'Queues and the options set for them (NULL: the default)';
+
+-- The log. One push writes one row for each partition it names (more if it is large), and nothing
+-- updates it. The id is drawn after the transaction has its xid, so a row with a smaller id than
+-- a committed one belongs to a transaction that already had its xid then.
+CREATE TABLE queen_mq.segment (
+    queue_id bigint NOT NULL,
+    id bigint NOT NULL,
+    xid bigint NOT NULL,
+    created_at timestamptz NOT NULL,
+    n smallint NOT NULL,
+    partition text COLLATE "C" NOT NULL,
+    payloads jsonb[] NOT NULL,
+    transaction_ids text[],
+    headers jsonb[]
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
+COMMENT ON TABLE queen_mq.segment IS 'The log of messages: one row for each push and partition, never updated';
+-- Reads one partition in order.
+CREATE INDEX segment_in_order ON queen_mq.segment (queue_id, partition, id) INCLUDE (n);
+-- Tells what is new in a queue, and finds what a late transaction left. n: counted without the heap.
+CREATE INDEX segment_news ON queen_mq.segment (queue_id, xid, partition, id) INCLUDE (n);
+CREATE SEQUENCE queen_mq.segment_id AS bigint MAXVALUE 17592186044415 CACHE 1;
+
+-- Admission: each transaction_id within the dedup window of its queue.
+CREATE TABLE queen_mq.admission (
+    queue_id bigint NOT NULL,
+    partition text COLLATE "C" NOT NULL,
+    transaction_id text COLLATE "C" NOT NULL,
+    message_id bigint NOT NULL,
+    admitted_at timestamptz NOT NULL,
+    CONSTRAINT admission_once PRIMARY KEY (queue_id, partition, transaction_id)
+) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.05);
+COMMENT ON TABLE queen_mq.admission IS 'transaction_ids remembered for the dedup window of their queue';
+
+-- Consumer groups, by the name of their queue: a group may be registered before its queue exists.
+CREATE TABLE queen_mq.consumer_group (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue text COLLATE "C" NOT NULL,
+    -- '' is queue mode.
+    name text COLLATE "C" NOT NULL,
+    registered_at timestamptz NOT NULL,
+    -- Messages created before this moment are not for this group.
+    start_at timestamptz,
+    -- Where cursors of partitions that existed then begin (engine: Start).
+    start bytea NOT NULL,
+    CONSTRAINT consumer_group_once UNIQUE (queue, name)
+);
+COMMENT ON TABLE queen_mq.consumer_group IS 'Consumer groups and where each began to read; the empty name is queue mode';
+
+-- The identity and the lock of a (group, partition): never updated.
+CREATE TABLE queen_mq.cursor (
+    id bigint GENERATED ALWAYS AS IDENTITY (MAXVALUE 274877906943) PRIMARY KEY,
+    group_id bigint NOT NULL,
+    partition text COLLATE "C" NOT NULL,
+    CONSTRAINT cursor_once UNIQUE (group_id, partition)
+) WITH (vacuum_truncate = off);
+COMMENT ON TABLE queen_mq.cursor IS 'The (group, partition) pairs that have been read: an identity and a lock';
+
+-- The state of cursors, append-only: the newest revision counts. Updating in place would collapse
+-- as soon as somebody holds an old snapshot; the newest end of an index never fills with dead rows.
+CREATE TABLE queen_mq.progress (
+    cursor_id bigint NOT NULL,
+    revision bigint NOT NULL,
+    group_id bigint NOT NULL,
+    -- Messages settled so far.
+    settled bigint NOT NULL,
+    -- When the cursor becomes of interest by itself: the deadline of a lease, or a retry.
+    due_at timestamptz,
+    -- The transaction that left the cursor ready, or waiting for a retry.
+    announced_xid bigint,
+    -- engine: Cursor
+    state bytea NOT NULL,
+    CONSTRAINT progress_newest PRIMARY KEY (cursor_id, revision)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
+        autovacuum_vacuum_insert_threshold = 20000, vacuum_truncate = off);
+COMMENT ON TABLE queen_mq.progress IS 'Revisions of cursor states; the newest of each cursor counts';
+CREATE INDEX progress_due ON queen_mq.progress (group_id, due_at, cursor_id)
+    WHERE due_at IS NOT NULL;
+CREATE INDEX progress_announced ON queen_mq.progress (group_id, announced_xid, cursor_id)
+    WHERE announced_xid IS NOT NULL;
+
+-- How far groups have looked for work, append-only.
+CREATE TABLE queen_mq.discovery (
+    group_id bigint NOT NULL,
+    revision bigint NOT NULL,
+    -- engine: Discovery
+    state bytea NOT NULL,
+    CONSTRAINT discovery_newest PRIMARY KEY (group_id, revision)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, vacuum_truncate = off);
+COMMENT ON TABLE queen_mq.discovery IS 'Where consumer groups have looked for work; the newest row of each counts';
+CREATE SEQUENCE queen_mq.discovery_revision AS bigint CACHE 1;
+
+-- Leases over several partitions: the cursors they cover, ascending.
+CREATE TABLE queen_mq.lease_set (
+    id bigint GENERATED ALWAYS AS IDENTITY (MAXVALUE 274877906943) PRIMARY KEY,
+    cursor_ids bigint[] NOT NULL
+);
+COMMENT ON TABLE queen_mq.lease_set IS 'The cursors of leases that cover several partitions';
+
+-- The trace of ended leases, so that a repeated or a late ack is answered rightly.
+CREATE TABLE queen_mq.receipt (
+    cursor_id bigint NOT NULL,
+    lease_id uuid NOT NULL,
+    ended_at timestamptz NOT NULL,
+    -- engine: Receipt
+    body bytea NOT NULL,
+    CONSTRAINT receipt_once PRIMARY KEY (cursor_id, lease_id)
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+COMMENT ON TABLE queen_mq.receipt IS 'What ended leases settled, kept for at least an hour';
+
+CREATE TABLE queen_mq.dead_letter (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue text COLLATE "C" NOT NULL,
+    -- '' is queue mode.
+    consumer_group text COLLATE "C" NOT NULL,
+    partition text COLLATE "C" NOT NULL,
+    message_id bigint NOT NULL,
+    transaction_id text NOT NULL,
+    payload jsonb NOT NULL,
+    headers jsonb,
+    error text,
+    failures int NOT NULL,
+    deliveries int NOT NULL,
+    created_at timestamptz NOT NULL,
+    failed_at timestamptz NOT NULL
+);
+COMMENT ON TABLE queen_mq.dead_letter IS 'Messages that a group gave up on, with their payload';
+CREATE INDEX dead_letter_of_group ON queen_mq.dead_letter (queue, consumer_group, id);
+
+-- pg_dump saves the rows of an extension's tables, and the state of its sequences, only if they
+-- are registered.
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.identity', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.queue', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.queue_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.segment', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.segment_id', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.admission', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.consumer_group', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.consumer_group_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.cursor', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.cursor_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.progress', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.discovery', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.discovery_revision', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.lease_set', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.lease_set_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.receipt', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.dead_letter', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.dead_letter_id_seq', '');

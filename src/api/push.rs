@@ -1,0 +1,414 @@
+//! `queen_push`, `queen_push_batch`, `queen_push_items`: append messages to the log.
+//!
+//! Nothing is locked and nobody is waited for, except a transaction that is pushing the same
+//! transaction_id, or creating the queue. The transaction gets its xid first, then ids are drawn,
+//! then rows are written: on this order the readers rely (see `queen_engine::holes`).
+
+use std::collections::{BTreeMap, HashMap};
+
+use pgrx::datum::Interval;
+use pgrx::prelude::*;
+use queen_engine::message::{MessageId, SEGMENT_CAPACITY};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::args;
+use crate::datum::{Jsonb, JsonbArray, TextArray};
+use crate::error::{Code, Error, OrRaise, Result};
+use crate::settings;
+use crate::store::clock;
+use crate::store::identity;
+use crate::store::queue::{self, Queue};
+use crate::store::segment::{self, NewSegment};
+use crate::store::spi::connected;
+use crate::store::{admission, snapshot};
+
+/// A message to be pushed.
+#[derive(Clone, Debug)]
+pub struct Message {
+    pub queue: String,
+    pub partition: String,
+    pub payload: Jsonb,
+    pub transaction_id: Option<String>,
+    pub headers: Option<Jsonb>,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pushed {
+    pub message: i64,
+    pub transaction_id: String,
+    pub duplicate: bool,
+}
+
+impl Pushed {
+    pub fn status(&self) -> &'static str {
+        if self.duplicate { "duplicate" } else { "queued" }
+    }
+}
+
+pub const DEFAULT_PARTITION: &str = "Default";
+
+/// A segment holds about this many bytes of payload at most, so that taking one message does not
+/// unpack megabytes.
+const SEGMENT_BYTES: usize = 64 * 1024;
+
+/// Append one message to `partition` of `queue`, which is created if it does not exist (unless
+/// `queen_mq.auto_create` is off). `transaction_id` (1..1024 bytes) is remembered for the queue's
+/// dedup window: a second push of it writes nothing and returns the original message's id with
+/// status `duplicate`. Without one, it is derived from the message id.
+///
+/// Errors: 22023 for a malformed argument, 42704 for an unknown queue with auto_create off.
+///
+/// Transaction: the message is delivered after the caller commits, and in the order of the pushes
+/// of one session and of transactions that follow each other. Nobody waits for this push but one
+/// with the same transaction_id.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_push(
+    queue: Option<&str>,
+    payload: Option<Jsonb>,
+    partition: default!(Option<&str>, "'Default'"),
+    transaction_id: default!(Option<&str>, "NULL"),
+    headers: default!(Option<Jsonb>, "NULL"),
+    delay: default!(Option<Interval>, "NULL"),
+) -> TableIterator<
+    'static,
+    (
+        name!(message_id, Option<i64>),
+        name!(transaction_id, String),
+        name!(status, &'static str),
+    ),
+> {
+    let pushed = (|| {
+        if delay.is_some() {
+            return Err(not_built("delay"));
+        }
+        let message = message(queue, payload, partition, transaction_id, headers)?;
+        connected(|| push(vec![message]))
+    })()
+    .or_raise();
+    TableIterator::new(pushed.into_iter().map(|p| {
+        let status = p.status();
+        (Some(p.message), p.transaction_id, status)
+    }))
+}
+
+/// Append messages to one partition of `queue` in one call, in the order of `payloads`.
+/// `transaction_ids` and `headers`, where given, have one element for each payload. Returns a row
+/// for each, `ordinal` from 1. Of two equal transaction_ids in the call the first wins, whatever
+/// the dedup window. Otherwise as `queen_push`.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_push_batch(
+    queue: Option<&str>,
+    payloads: Option<JsonbArray>,
+    partition: default!(Option<&str>, "'Default'"),
+    transaction_ids: default!(Option<TextArray>, "NULL"),
+    headers: default!(Option<JsonbArray>, "NULL"),
+) -> TableIterator<
+    'static,
+    (
+        name!(ordinal, i32),
+        name!(message_id, i64),
+        name!(transaction_id, String),
+        name!(status, &'static str),
+    ),
+> {
+    let pushed = (|| {
+        args::name("queue", queue)?;
+        let payloads = args::required("payloads", payloads)?.elements();
+        let payloads = args::elements("payloads", payloads)?;
+        let count = payloads.len();
+        let ids = transaction_ids.map(TextArray::elements);
+        let ids = args::parallel::<String>("transaction_ids", ids, count)?;
+        let headers = args::parallel("headers", headers.map(JsonbArray::elements), count)?;
+        let messages = payloads
+            .into_iter()
+            .zip(ids)
+            .zip(headers)
+            .map(|((payload, id), headers)| {
+                message(queue, payload, partition, id.as_deref(), headers)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        connected(|| push(messages))
+    })()
+    .or_raise();
+    rows(pushed)
+}
+
+/// Append messages to several queues and partitions in one call. `items` is an array of objects
+/// `{"queue", "payload", "partition"?, "transactionId"?, "headers"?}`. Otherwise as
+/// `queen_push_batch`.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_push_items(
+    items: Option<Jsonb>,
+) -> TableIterator<
+    'static,
+    (
+        name!(ordinal, i32),
+        name!(message_id, i64),
+        name!(transaction_id, String),
+        name!(status, &'static str),
+    ),
+> {
+    let pushed = (|| {
+        let text = args::required("items", items)?.to_text();
+        let items: Vec<Item> = super::json::parse("items", &text)?;
+        let messages = items.into_iter().map(Item::message).collect::<Result<Vec<_>>>()?;
+        connected(|| push(messages))
+    })()
+    .or_raise();
+    rows(pushed)
+}
+
+type Rows = TableIterator<
+    'static,
+    (
+        name!(ordinal, i32),
+        name!(message_id, i64),
+        name!(transaction_id, String),
+        name!(status, &'static str),
+    ),
+>;
+
+fn rows(pushed: Vec<Pushed>) -> Rows {
+    TableIterator::new(pushed.into_iter().zip(1..).map(|(p, ordinal)| {
+        let status = p.status();
+        (ordinal, p.message, p.transaction_id, status)
+    }))
+}
+
+/// An item of `queen_push_items`, and a push in a bundle.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Item {
+    pub queue: String,
+    pub payload: Box<RawValue>,
+    pub partition: Option<String>,
+    pub transaction_id: Option<String>,
+    pub headers: Option<Box<RawValue>>,
+}
+
+impl Item {
+    pub fn message(self) -> Result<Message> {
+        let headers = self.headers.as_deref().map(RawValue::get).filter(|text| *text != "null");
+        message(
+            Some(&self.queue),
+            Jsonb::from_text(self.payload.get()),
+            self.partition.as_deref(),
+            self.transaction_id.as_deref(),
+            headers.and_then(Jsonb::from_text),
+        )
+    }
+}
+
+fn message(
+    queue: Option<&str>,
+    payload: Option<Jsonb>,
+    partition: Option<&str>,
+    transaction_id: Option<&str>,
+    headers: Option<Jsonb>,
+) -> Result<Message> {
+    Ok(Message {
+        queue: args::name("queue", queue)?.to_owned(),
+        partition: args::name("partition", partition.or(Some(DEFAULT_PARTITION)))?.to_owned(),
+        payload: args::payload(payload)?,
+        transaction_id: transaction_id
+            .map(args::transaction_id)
+            .transpose()?
+            .map(str::to_owned),
+        headers: args::headers(headers)?,
+    })
+}
+
+/// Push `messages`, in their order within each partition; results in their order.
+pub fn push(messages: Vec<Message>) -> Result<Vec<Pushed>> {
+    // Ascending, so that two calls wait for each other's transaction_ids in one order.
+    let mut places: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
+    for (at, message) in messages.iter().enumerate() {
+        places.entry((&message.queue, &message.partition)).or_default().push(at);
+    }
+    let mut pushed = vec![None; messages.len()];
+    let mut queues: HashMap<&str, Queue> = HashMap::new();
+    for ((name, partition), places) in places {
+        let queue = match queues.remove(name) {
+            Some(queue) => queue,
+            None => find_queue(name)?,
+        };
+        let wanted: Vec<&Message> = places.iter().map(|&at| &messages[at]).collect();
+        for (at, result) in places.iter().zip(push_to(&queue, partition, &wanted)?) {
+            pushed[*at] = Some(result);
+        }
+        queues.insert(name, queue);
+    }
+    Ok(pushed.into_iter().flatten().collect())
+}
+
+/// The queue, created where that is allowed.
+pub fn find_queue(name: &str) -> Result<Queue> {
+    if settings::auto_create() {
+        return Ok(queue::find_or_create(name, clock::now()));
+    }
+    queue::find(name).ok_or_else(|| Error::no_such_queue(name))
+}
+
+/// Push to one partition.
+fn push_to(queue: &Queue, partition: &str, messages: &[&Message]) -> Result<Vec<Pushed>> {
+    let xid = snapshot::assign_xid(identity::current()?);
+    let now = clock::now();
+    let mut batch = Batch::new(messages);
+    batch.number();
+    batch.admit(queue, partition, now);
+    for chunk in batch.segments() {
+        let id = chunk.id;
+        let of = |i: &usize| batch.messages[*i];
+        let ids = chunk.members.iter().map(|i| of(i).transaction_id.as_deref());
+        let headers = chunk.members.iter().map(|i| of(i).headers);
+        segment::append(NewSegment {
+            queue: queue.id,
+            partition,
+            id,
+            xid,
+            created_at: now,
+            payloads: chunk.members.iter().map(|i| of(i).payload).collect(),
+            transaction_ids: ids.clone().any(|id| id.is_some()).then(|| ids.collect()),
+            headers: headers.clone().any(|h| h.is_some()).then(|| headers.collect()),
+        });
+        pgrx::check_for_interrupts!();
+    }
+    Ok(batch.results())
+}
+
+/// The messages of a call for one partition, on their way to be segments.
+struct Batch<'a> {
+    messages: &'a [&'a Message],
+    /// For each message: the one before it with the same transaction_id.
+    twin: Vec<Option<usize>>,
+    /// For each message: the original it duplicates.
+    original: Vec<Option<i64>>,
+    ids: Vec<Option<MessageId>>,
+    drawn: Vec<u64>,
+}
+
+/// Messages that become one segment.
+struct Chunk {
+    id: u64,
+    members: Vec<usize>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(messages: &'a [&'a Message]) -> Self {
+        let mut first: HashMap<&str, usize> = HashMap::new();
+        let twin = messages
+            .iter()
+            .enumerate()
+            .map(|(at, message)| {
+                let seen = *first.entry(message.transaction_id.as_deref()?).or_insert(at);
+                (seen != at).then_some(seen)
+            })
+            .collect();
+        let none = vec![None; messages.len()];
+        Self { messages, twin, original: none, ids: vec![None; messages.len()], drawn: Vec::new() }
+    }
+
+    /// Those that will be stored, as far as is known.
+    fn stored(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.messages.len()).filter(|&i| self.twin[i].is_none() && self.original[i].is_none())
+    }
+
+    /// Cut into segments and give every message its id. Ids are drawn once: when duplicates have
+    /// made it fewer, the last ones stay unused.
+    fn number(&mut self) {
+        let chunks = self.cut();
+        if self.drawn.is_empty() && !chunks.is_empty() {
+            self.drawn = segment::draw_ids(chunks.len() as i32);
+        }
+        for (chunk, &segment) in chunks.iter().zip(&self.drawn) {
+            for (&message, index) in chunk.iter().zip(0..) {
+                self.ids[message] = Some(MessageId::new(segment, index));
+            }
+        }
+    }
+
+    fn cut(&self) -> Vec<Vec<usize>> {
+        let mut chunks: Vec<Vec<usize>> = Vec::new();
+        let mut bytes = 0;
+        for at in self.stored() {
+            let size = self.messages[at].payload.size();
+            match chunks.last_mut() {
+                Some(chunk) if chunk.len() < SEGMENT_CAPACITY && bytes + size <= SEGMENT_BYTES => {
+                    chunk.push(at);
+                    bytes += size;
+                }
+                _ => {
+                    chunks.push(vec![at]);
+                    bytes = size;
+                }
+            }
+        }
+        chunks
+    }
+
+    /// Ask for admission of the transaction_ids; duplicates drop out and the rest is renumbered.
+    fn admit(&mut self, queue: &Queue, partition: &str, now: clock::Moment) {
+        let window = queue.options.dedup_window();
+        if window == 0 {
+            return;
+        }
+        let messages = self.messages;
+        let asked: Vec<(usize, &str)> = self
+            .stored()
+            .filter_map(|at| Some((at, messages[at].transaction_id.as_deref()?)))
+            .collect();
+        if asked.is_empty() {
+            return;
+        }
+        let names: Vec<&str> = asked.iter().map(|(_, id)| *id).collect();
+        let numbers = self.numbers(&asked);
+        let originals = admission::admit(queue.id, partition, &names, &numbers, now, window);
+        if originals.is_empty() {
+            return;
+        }
+        for (at, id) in &asked {
+            self.original[*at] = originals.get(*id).copied();
+        }
+        self.number();
+        let admitted: Vec<(usize, &str)> =
+            asked.into_iter().filter(|(_, id)| !originals.contains_key(*id)).collect();
+        let names: Vec<&str> = admitted.iter().map(|(_, id)| *id).collect();
+        admission::renumber(queue.id, partition, &names, &self.numbers(&admitted));
+    }
+
+    fn numbers(&self, of: &[(usize, &str)]) -> Vec<i64> {
+        of.iter().filter_map(|(at, _)| self.ids[*at]).map(MessageId::to_sql).collect()
+    }
+
+    fn segments(&self) -> Vec<Chunk> {
+        let cut = self.cut();
+        cut.into_iter().zip(&self.drawn).map(|(members, &id)| Chunk { id, members }).collect()
+    }
+
+    fn results(&self) -> Vec<Pushed> {
+        (0..self.messages.len())
+            .map(|at| {
+                let first = self.twin[at].unwrap_or(at);
+                let own = self.ids[first].unwrap_or(MessageId::new(0, 0));
+                let given = self.messages[at].transaction_id.clone();
+                Pushed {
+                    message: self.original[first].unwrap_or(own.to_sql()),
+                    transaction_id: given.unwrap_or_else(|| own.derived_transaction_id()),
+                    duplicate: first != at || self.original[first].is_some(),
+                }
+            })
+            .collect()
+    }
+}
+
+/// The contract names it; it is not here yet, and it is refused rather than ignored.
+pub fn not_built(what: &str) -> Error {
+    Error::new(Code::FeatureNotSupported, format!("{what} is not supported yet"))
+        .detail("This version of queen_mq does not enforce it, so it does not accept it.")
+        .hint(format!("Leave out {what}."))
+}

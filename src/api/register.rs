@@ -1,0 +1,115 @@
+//! How a consumer group comes to be.
+
+use pgrx::datum::TimestampWithTimeZone;
+use queen_engine::cursor::Start;
+use queen_engine::discovery::Discovery;
+
+use crate::error::{Error, Result};
+use crate::store::clock::{self, Moment};
+use crate::store::discovery::{self, NewsOf};
+use crate::store::group::{self, Group, QUEUE_MODE};
+use crate::store::queue::{self, Queue};
+use crate::store::spi::Under;
+use crate::store::{identity, segment, snapshot};
+
+/// Where a new group begins to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// What commits after the registration's snapshot.
+    New,
+    /// Everything retained.
+    All,
+    /// Messages created at this moment or later.
+    From(Moment),
+}
+
+impl Mode {
+    /// From a mode's name and a time, either of which may be missing.
+    pub fn parse(mode: Option<&str>, from: Option<TimestampWithTimeZone>) -> Result<Self> {
+        match (mode, from.map(clock::moment)) {
+            (None | Some("new"), Some(at)) => Ok(Mode::From(at)),
+            (None | Some("new"), None) => Ok(Mode::New),
+            (Some("all"), None) => Ok(Mode::All),
+            (Some("all"), Some(_)) => Err(Error::invalid(
+                "mode \"all\" does not go with a time",
+                "Both were given.",
+                "Leave out one of them.",
+            )),
+            (Some(other), _) => Err(Error::invalid(
+                format!("unknown subscription mode \"{other}\""),
+                "A typing error must not replay or skip a log.",
+                "Use 'new' or 'all', or give a time.",
+            )),
+        }
+    }
+}
+
+/// A group about to be registered: what it will read was fixed when this was made.
+#[derive(Debug)]
+pub struct Registration {
+    at: Moment,
+    start_at: Option<Moment>,
+    start: Start,
+    discovery: Discovery,
+}
+
+impl Registration {
+    /// Prepare to register `group`, unless it exists. Queue mode reads everything.
+    pub fn prepare(queue: &str, group: &str, mode: Mode) -> Result<Option<Self>> {
+        if group::find(queue, group)?.is_some() {
+            return Ok(None);
+        }
+        let mode = if group == QUEUE_MODE { Mode::All } else { mode };
+        let identity = identity::current()?;
+        let queue = queue::find(queue);
+        Under::new_snapshot(|under| {
+            let taken = snapshot::describe(under, identity);
+            let mut new = Self {
+                at: clock::now(),
+                start_at: None,
+                start: Start::default(),
+                discovery: Discovery::default(),
+            };
+            match mode {
+                Mode::All => (),
+                Mode::New => {
+                    // The id before the transactions: one drawn up to here belongs to a
+                    // transaction that `describe`, called again, counts among its holes.
+                    new.start.position = segment::last_drawn_id(under);
+                    let taken = snapshot::describe(under, identity);
+                    new.start.holes = taken.snapshot.holes.clone();
+                    new.discovery = Discovery::starting_at(&taken.snapshot, taken.xmax);
+                }
+                Mode::From(at) => {
+                    new.start_at = Some(at);
+                    new.start.position =
+                        queue.map_or(0, |queue| segment::position_before(queue.id, at, under));
+                    new.start.holes = taken.snapshot.holes;
+                }
+            }
+            Ok(Some(new))
+        })
+    }
+
+    /// Whether there is anything for the group.
+    pub fn has_news(&self, queue: Option<&Queue>) -> Result<bool> {
+        let Some(queue) = queue else { return Ok(false) };
+        let identity = identity::current()?;
+        Under::new_snapshot(|under| {
+            let taken = snapshot::describe(under, identity);
+            let news = NewsOf { queue: queue.id, start_at: None };
+            let stream = &self.discovery.segments;
+            let late = stream.finished(&taken.snapshot);
+            let is_late = |(xid, key): &(u64, _)| !news.after(*xid, key, true, 1, under).is_empty();
+            Ok(late.iter().any(is_late)
+                || !news.after(stream.xid, &stream.key, false, 1, under).is_empty())
+        })
+    }
+
+    /// Write the registration. None where somebody else registers the same group.
+    pub fn write(mut self, queue: &str, name: &str) -> Option<Group> {
+        let group = group::try_register(queue, name, self.at, self.start_at, self.start)?;
+        discovery::append(group.id, 0, &mut self.discovery);
+        Some(group)
+    }
+}

@@ -1,0 +1,194 @@
+//! Finding partitions with work for a consumer group, at a cost that does not depend on how many
+//! partitions or messages there are, only on what has happened since somebody last looked.
+//!
+//! The engine's `Discovery` says what there is to remember and why nothing is lost; here its three
+//! sources are read, and the state is loaded and kept.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+
+use queen_engine::discovery::Discovery;
+
+use crate::error::Result;
+use crate::store::clock::Moment;
+use crate::store::cursor::{self, Status};
+use crate::store::discovery::{self, NewsOf};
+use crate::store::group::Group;
+use crate::store::snapshot::Taken;
+use crate::store::spi::Under;
+
+/// Fewer open partitions than this, and the sources are read on.
+const LOW_WATER: usize = 32;
+/// Rows read from each source at first; doubled while nothing turns up.
+const FIRST_CHUNK: usize = 64;
+const LARGEST_CHUNK: usize = 4096;
+/// Partitions whose state is fetched at a time.
+const LOOKED_AT: usize = 8;
+/// A state is written when it has passed this many rows: the others then need not pass them.
+const WORTH_WRITING: usize = 32;
+/// Groups whose state a session remembers.
+const REMEMBERED: usize = 256;
+
+type Remembered = HashMap<(i64, Moment), (i64, Discovery)>;
+
+thread_local! {
+    /// What pops that found nothing have passed. They write nothing, so it is kept here, as a
+    /// cache: what is in it is true of the database whether or not anybody remembers it. With the
+    /// revision it was derived from, by group and registration.
+    static MEMORY: RefCell<Remembered> = RefCell::default();
+    static TURN: std::cell::Cell<u64> =
+        std::cell::Cell::new(u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+}
+
+/// A search under one snapshot.
+pub struct Search<'a> {
+    group: &'a Group,
+    news: NewsOf,
+    taken: &'a Taken,
+    under: &'a Under,
+    now: Moment,
+    base: i64,
+    state: Discovery,
+    looked_at: HashSet<String>,
+    resolved: HashSet<String>,
+    chunk: usize,
+    exhausted: bool,
+    turn: u64,
+}
+
+impl<'a> Search<'a> {
+    pub fn open(
+        group: &'a Group,
+        queue: i64,
+        now: Moment,
+        taken: &'a Taken,
+        under: &'a Under,
+    ) -> Result<Self> {
+        let (base, written) = discovery::newest(group.id, under)?.unwrap_or_default();
+        let remembered = MEMORY
+            .with_borrow_mut(|memory| memory.remove(&(group.id, group.registered_at)))
+            .filter(|(derived_from, _)| *derived_from == base);
+        TURN.set(TURN.get().wrapping_add(1));
+        Ok(Self {
+            group,
+            news: NewsOf { queue, start_at: group.start_at },
+            taken,
+            under,
+            now,
+            base,
+            state: remembered.map_or(written, |(_, state)| state),
+            looked_at: HashSet::new(),
+            resolved: HashSet::new(),
+            chunk: FIRST_CHUNK,
+            exhausted: false,
+            turn: TURN.get().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32,
+        })
+    }
+
+    /// The next partitions to look at; none when there is nothing more to be found.
+    pub fn next(&mut self) -> Result<Vec<Status>> {
+        loop {
+            if !self.exhausted && self.state.open.len() < LOW_WATER + self.looked_at.len() {
+                self.look_further();
+            }
+            let picked = self.state.pick(self.turn, LOOKED_AT, &self.looked_at);
+            if !picked.is_empty() {
+                self.looked_at.extend(picked.iter().cloned());
+                return cursor::status(self.group.id, &self.group.start, picked, self.under);
+            }
+            if self.exhausted {
+                return Ok(Vec::new());
+            }
+            pgrx::check_for_interrupts!();
+        }
+    }
+
+    /// Nothing more is to be had from this partition under this snapshot.
+    pub fn resolve(&mut self, partition: &str) {
+        self.resolved.insert(partition.to_owned());
+    }
+
+    /// Read on in each source.
+    fn look_further(&mut self) {
+        let found = [self.read_segments(), self.read_announcements(), self.read_moments()];
+        self.exhausted = found.iter().all(|rows| *rows < self.chunk);
+        self.chunk = LARGEST_CHUNK.min(self.chunk * 2);
+    }
+
+    /// Segments: of transactions that have ended since they were passed, then in the main order.
+    fn read_segments(&mut self) -> usize {
+        let Self { state, news, taken, under, chunk, .. } = self;
+        let snapshot = &taken.snapshot;
+        for (xid, key) in state.segments.finished(snapshot) {
+            let rows = news.after(xid, &key, true, *chunk, under);
+            let all = rows.len() < *chunk;
+            for row in rows {
+                state.pass_segment(row.xid, row.partition, row.segment, row.messages, snapshot);
+            }
+            if !all {
+                return *chunk;
+            }
+            state.segments.finish(xid, snapshot);
+        }
+        let (xid, key) = (state.segments.xid, state.segments.key.clone());
+        let rows = news.after(xid, &key, false, *chunk, under);
+        let count = rows.len();
+        for row in rows {
+            state.pass_segment(row.xid, row.partition, row.segment, row.messages, snapshot);
+        }
+        count
+    }
+
+    fn read_announcements(&mut self) -> usize {
+        let Self { state, group, taken, under, chunk, .. } = self;
+        let snapshot = &taken.snapshot;
+        for (xid, cursor) in state.announced.finished(snapshot) {
+            let rows = discovery::announced(group.id, xid, cursor, true, *chunk, under);
+            let all = rows.len() < *chunk;
+            for row in rows {
+                state.pass_announcement(row.at, row.cursor, row.partition, snapshot);
+            }
+            if !all {
+                return *chunk;
+            }
+            state.announced.finish(xid, snapshot);
+        }
+        let (xid, cursor) = (state.announced.xid, state.announced.key);
+        let rows = discovery::announced(group.id, xid, cursor, false, *chunk, under);
+        let count = rows.len();
+        for row in rows {
+            state.pass_announcement(row.at, row.cursor, row.partition, snapshot);
+        }
+        count
+    }
+
+    fn read_moments(&mut self) -> usize {
+        let Self { state, group, under, chunk, now, .. } = self;
+        let rows = discovery::due(group.id, state.due, *now, *chunk, under);
+        let count = rows.len();
+        for row in rows {
+            state.pass_moment(row.at, row.cursor, row.partition);
+        }
+        count
+    }
+
+    /// Keep what was learned: in the database if this transaction writes anyway and it is worth a
+    /// row, in the session's memory if the transaction has written nothing that could be undone.
+    pub fn close(mut self, writes: bool) {
+        let Self { state, taken, resolved, .. } = &mut self;
+        state.open.retain(|partition| !resolved.contains(partition));
+        state.close(&taken.snapshot);
+        if writes {
+            if state.passed >= WORTH_WRITING {
+                discovery::append(self.group.id, self.base, &mut self.state);
+            }
+        } else if taken.snapshot.own.is_none() {
+            MEMORY.with_borrow_mut(|memory| {
+                if memory.len() >= REMEMBERED {
+                    memory.clear();
+                }
+                memory.insert((self.group.id, self.group.registered_at), (self.base, self.state));
+            });
+        }
+    }
+}

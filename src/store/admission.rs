@@ -1,0 +1,76 @@
+//! `queen_mq.admission`: transaction_ids remembered for the dedup window.
+
+use std::collections::{HashMap, HashSet};
+
+use pgrx::pg_sys;
+
+use super::clock::{At, Moment};
+use super::spi::{Statement, arg};
+
+// In order of the key, so that two calls with the same ids in another order don't deadlock. A row
+// that is not returned stands for its window: it is a duplicate, now locked by us.
+static ADMIT: Statement = Statement::new(
+    "INSERT INTO queen_mq.admission AS a
+         (queue_id, partition, transaction_id, message_id, admitted_at)
+     SELECT $1, $2, t.id, t.message_id, $5
+     FROM unnest($3, $4) AS t(id, message_id) ORDER BY t.id COLLATE \"C\"
+     ON CONFLICT ON CONSTRAINT admission_once DO UPDATE
+         SET message_id = excluded.message_id, admitted_at = excluded.admitted_at
+         WHERE a.admitted_at <= $6
+     RETURNING transaction_id",
+    &[
+        pg_sys::INT8OID,
+        pg_sys::TEXTOID,
+        pg_sys::TEXTARRAYOID,
+        pg_sys::INT8ARRAYOID,
+        pg_sys::TIMESTAMPTZOID,
+        pg_sys::TIMESTAMPTZOID,
+    ],
+);
+static ORIGINALS: Statement = Statement::new(
+    "SELECT transaction_id, message_id FROM queen_mq.admission
+     WHERE queue_id = $1 AND partition = $2 AND transaction_id = ANY ($3)",
+    &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::TEXTARRAYOID],
+);
+static RENUMBER: Statement = Statement::new(
+    "UPDATE queen_mq.admission AS a SET message_id = t.message_id
+     FROM unnest($3, $4) AS t(id, message_id)
+     WHERE a.queue_id = $1 AND a.partition = $2 AND a.transaction_id = t.id",
+    &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, pg_sys::INT8ARRAYOID],
+);
+
+/// Remember `ids` with their message ids. Waits for a transaction that is pushing one of them, and
+/// only for that. Returns the duplicates with their original message ids.
+pub fn admit(
+    queue: i64,
+    partition: &str,
+    ids: &[&str],
+    messages: &[i64],
+    now: Moment,
+    window: i64,
+) -> HashMap<String, i64> {
+    let admitted: HashSet<String> = ADMIT
+        .run(&[
+            arg(queue),
+            arg(partition),
+            arg(ids.to_vec()),
+            arg(messages.to_vec()),
+            arg(At(now)),
+            arg(At(now.saturating_sub(window))),
+        ])
+        .map(|row| row.need(1))
+        .collect();
+    if admitted.len() == ids.len() {
+        return HashMap::new();
+    }
+    ORIGINALS
+        .run(&[arg(queue), arg(partition), arg(ids.to_vec())])
+        .map(|row| (row.need::<String>(1), row.need(2)))
+        .filter(|(id, _)| !admitted.contains(id))
+        .collect()
+}
+
+/// Give ids just admitted the message ids they got in the end.
+pub fn renumber(queue: i64, partition: &str, ids: &[&str], messages: &[i64]) {
+    RENUMBER.run(&[arg(queue), arg(partition), arg(ids.to_vec()), arg(messages.to_vec())]);
+}

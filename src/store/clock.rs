@@ -1,0 +1,70 @@
+//! The server's clock, and its types in microseconds.
+
+use pgrx::datum::{Interval, TimestampWithTimeZone};
+use pgrx::{FromDatum, IntoDatum, pg_sys};
+
+/// Microseconds since 2000-01-01 UTC, as PostgreSQL stores a timestamptz.
+pub type Moment = i64;
+
+pub const SECOND: i64 = 1_000_000;
+pub const HOUR: i64 = 3_600 * SECOND;
+pub const DAY: i64 = 24 * HOUR;
+
+/// `clock_timestamp()`.
+pub fn now() -> Moment {
+    // SAFETY: reads the clock.
+    unsafe { pg_sys::GetCurrentTimestamp() }
+}
+
+/// A timestamptz as a parameter of a statement.
+#[derive(Clone, Copy)]
+pub struct At(pub Moment);
+
+impl IntoDatum for At {
+    fn into_datum(self) -> Option<pg_sys::Datum> {
+        Some(pg_sys::Datum::from(self.0))
+    }
+
+    fn type_oid() -> pg_sys::Oid {
+        pg_sys::TIMESTAMPTZOID
+    }
+}
+
+impl FromDatum for At {
+    unsafe fn from_polymorphic_datum(
+        datum: pg_sys::Datum,
+        is_null: bool,
+        _: pg_sys::Oid,
+    ) -> Option<Self> {
+        (!is_null).then(|| At(datum.value() as i64))
+    }
+}
+
+pub fn timestamp(moment: Moment) -> Option<TimestampWithTimeZone> {
+    TimestampWithTimeZone::try_from(moment).ok()
+}
+
+pub fn moment(timestamp: TimestampWithTimeZone) -> Moment {
+    timestamp.into()
+}
+
+/// An interval's length: a day is 24 hours, a month 30 days, as EXTRACT(EPOCH) has it. None if it
+/// does not fit, which includes the infinite ones of PostgreSQL 17.
+pub fn micros(interval: Interval) -> Option<i64> {
+    let days = i64::from(interval.months()) * 30 + i64::from(interval.days());
+    let infinite = interval.months() == i32::MAX || interval.months() == i32::MIN;
+    (!infinite).then_some(())?;
+    days.checked_mul(DAY)?.checked_add(interval.micros())
+}
+
+pub fn interval(micros: i64) -> Option<Interval> {
+    Interval::new(0, 0, micros).ok()
+}
+
+/// As in an error's DETAIL: `2026-11-29 12:00:00.5+00`.
+pub fn show(moment: Moment) -> String {
+    // SAFETY: timestamptz_to_str fills a static buffer of the backend and takes any value.
+    unsafe { std::ffi::CStr::from_ptr(pg_sys::timestamptz_to_str(moment)) }
+        .to_string_lossy()
+        .into_owned()
+}

@@ -1,0 +1,67 @@
+//! `queen_mq.dead_letter`: messages that a group gave up on.
+
+use pgrx::pg_sys;
+use queen_engine::message::MessageId;
+use queen_engine::settle::DeadLetter;
+
+use super::clock::{At, Moment};
+use super::spi::{Statement, arg};
+use super::{signed, unsigned};
+
+// The copy is made from the log by PostgreSQL; the payload does not pass through this process's
+// hands. A message without a transaction_id of its own gets the derived one.
+static BURY: Statement = Statement::new(
+    "INSERT INTO queen_mq.dead_letter
+         (queue, consumer_group, partition, message_id, transaction_id, payload, headers, error,
+          failures, deliveries, created_at, failed_at)
+     SELECT g.queue, g.name, s.partition, $4, coalesce(s.transaction_ids[$5], $6), s.payloads[$5],
+            s.headers[$5], $7, $8, $9, s.created_at, $10
+     FROM queen_mq.consumer_group g
+     JOIN queen_mq.queue q ON q.name = g.queue
+     JOIN queen_mq.segment s ON s.queue_id = q.id AND s.partition = $2 AND s.id = $3
+     WHERE g.id = $1",
+    &[
+        pg_sys::INT8OID,
+        pg_sys::TEXTOID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::INT4OID,
+        pg_sys::TEXTOID,
+        pg_sys::TEXTOID,
+        pg_sys::INT4OID,
+        pg_sys::INT4OID,
+        pg_sys::TIMESTAMPTZOID,
+    ],
+);
+static DELETE_OF_QUEUE: Statement =
+    Statement::new("DELETE FROM queen_mq.dead_letter WHERE queue = $1", &[pg_sys::TEXTOID]);
+
+/// Copy a message into the dead letters of `group`.
+pub fn bury(group: i64, partition: &str, dead: DeadLetter, error: Option<&str>, now: Moment) {
+    let message: MessageId = dead.message;
+    BURY.run(&[
+        arg(group),
+        arg(partition),
+        arg(signed(message.segment())),
+        arg(message.to_sql()),
+        arg(i32::from(message.index()) + 1),
+        arg(message.derived_transaction_id()),
+        error.and_then(arg),
+        arg(dead.failures as i32),
+        arg(dead.deliveries as i32),
+        arg(At(now)),
+    ]);
+}
+
+pub fn delete_of_queue(queue: &str) {
+    DELETE_OF_QUEUE.run(&[arg(queue)]);
+}
+
+static COUNT: Statement = Statement::new(
+    "SELECT count(*) FROM queen_mq.dead_letter WHERE queue = $1 AND consumer_group = $2",
+    &[pg_sys::TEXTOID, pg_sys::TEXTOID],
+);
+
+pub fn count(queue: &str, group: &str) -> u64 {
+    COUNT.run(&[arg(queue), arg(group)]).first().map_or(0, |row| unsigned(row.need::<i64>(1)))
+}

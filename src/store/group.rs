@@ -1,0 +1,124 @@
+//! `queen_mq.consumer_group`.
+
+use pgrx::pg_sys;
+use queen_engine::codec::encode;
+use queen_engine::cursor::Start;
+
+use super::clock::{At, Moment};
+use super::decode;
+use super::spi::{Row, Statement, arg};
+use crate::error::Result;
+
+/// The name under which queue mode is stored: no group can be called so.
+pub const QUEUE_MODE: &str = "";
+
+/// A registered consumer group.
+#[derive(Clone, Debug)]
+pub struct Group {
+    pub id: i64,
+    pub registered_at: Moment,
+    /// Messages created before this moment are not for this group.
+    pub start_at: Option<Moment>,
+    pub start: Start,
+}
+
+static FIND: Statement = Statement::new(
+    "SELECT id, registered_at, start_at, start FROM queen_mq.consumer_group
+     WHERE queue = $1 AND name = $2",
+    &[pg_sys::TEXTOID, pg_sys::TEXTOID],
+);
+static FIND_ALL: Statement = Statement::new(
+    "SELECT id, registered_at, start_at, start FROM queen_mq.consumer_group WHERE queue = $1",
+    &[pg_sys::TEXTOID],
+);
+
+fn read(row: Row) -> Result<Group> {
+    Ok(Group {
+        id: row.need(1),
+        registered_at: row.need::<At>(2).0,
+        start_at: row.get::<At>(3).map(|at| at.0),
+        start: decode(&row.need::<Vec<u8>>(4), "the start of a consumer group")?,
+    })
+}
+
+pub fn find(queue: &str, name: &str) -> Result<Option<Group>> {
+    FIND.run(&[arg(queue), arg(name)]).first().map(read).transpose()
+}
+
+static NAMES: Statement = Statement::new(
+    "SELECT queue, name FROM queen_mq.consumer_group WHERE id = $1",
+    &[pg_sys::INT8OID],
+);
+
+/// The names of a group: its queue's and its own.
+pub fn names(id: i64) -> Option<(String, String)> {
+    NAMES.run(&[arg(id)]).first().map(|row| (row.need(1), row.need(2)))
+}
+
+pub fn of_queue(queue: &str) -> Result<Vec<Group>> {
+    FIND_ALL.run(&[arg(queue)]).map(read).collect()
+}
+
+static TRY_NAME: Statement = Statement::new(
+    "SELECT pg_catalog.pg_try_advisory_xact_lock(
+         pg_catalog.hashtextextended('queen_mq.consumer_group ' || $1 || E'\\n' || $2, 0))",
+    &[pg_sys::TEXTOID, pg_sys::TEXTOID],
+);
+static REGISTER: Statement = Statement::new(
+    "INSERT INTO queen_mq.consumer_group (queue, name, registered_at, start_at, start)
+     VALUES ($1, $2, $3, $4, $5) ON CONFLICT ON CONSTRAINT consumer_group_once DO NOTHING
+     RETURNING id",
+    &[
+        pg_sys::TEXTOID,
+        pg_sys::TEXTOID,
+        pg_sys::TIMESTAMPTZOID,
+        pg_sys::TIMESTAMPTZOID,
+        pg_sys::BYTEAOID,
+    ],
+);
+
+/// Register the group. None where somebody else has just done so, or is about to: an insert of
+/// the same name would wait for them.
+pub fn try_register(
+    queue: &str,
+    name: &str,
+    now: Moment,
+    start_at: Option<Moment>,
+    start: Start,
+) -> Option<Group> {
+    let free = TRY_NAME.run(&[arg(queue), arg(name)]).first()?.need::<bool>(1);
+    if !free {
+        return None;
+    }
+    let row = REGISTER
+        .run(&[
+            arg(queue),
+            arg(name),
+            arg(At(now)),
+            start_at.and_then(|at| arg(At(at))),
+            arg(encode(&start)),
+        ])
+        .first()?;
+    Some(Group { id: row.need(1), registered_at: now, start_at, start })
+}
+
+static DELETE: [Statement; 4] = [
+    Statement::new("DELETE FROM queen_mq.progress WHERE cursor_id IN (SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1))", &[pg_sys::INT8ARRAYOID]),
+    Statement::new("DELETE FROM queen_mq.cursor WHERE group_id = ANY ($1)", &[pg_sys::INT8ARRAYOID]),
+    Statement::new("DELETE FROM queen_mq.discovery WHERE group_id = ANY ($1)", &[pg_sys::INT8ARRAYOID]),
+    Statement::new("DELETE FROM queen_mq.consumer_group WHERE id = ANY ($1)", &[pg_sys::INT8ARRAYOID]),
+];
+static DELETE_RECEIPTS: Statement = Statement::new(
+    "DELETE FROM queen_mq.receipt WHERE cursor_id IN
+         (SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1))",
+    &[pg_sys::INT8ARRAYOID],
+);
+
+/// Remove groups with their cursors. Waits for transactions that hold one of them.
+pub fn delete(groups: &[Group]) {
+    let ids: Vec<i64> = groups.iter().map(|group| group.id).collect();
+    DELETE_RECEIPTS.run(&[arg(ids.clone())]);
+    for statement in &DELETE {
+        statement.run(&[arg(ids.clone())]);
+    }
+}

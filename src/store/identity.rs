@@ -1,0 +1,92 @@
+//! `queen_mq.identity`: transaction ids across a restore.
+//!
+//! A dump carries the transaction ids of the cluster it was taken from; where it is restored, real
+//! ones start anew and lower. So what is stored is the real id plus an offset. When the newest row
+//! was written by another cluster, the first function that comes along sets the offset so that new
+//! ids exceed every stored one, under a lock that others wait for this one time.
+
+use pgrx::pg_sys;
+
+use super::clock::{self, At, Moment};
+use super::discovery;
+use super::spi::{Statement, arg};
+use super::{signed, unsigned};
+use crate::error::Result;
+
+/// How this cluster's transaction ids are stored.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity {
+    pub xid_offset: u64,
+    /// Leases given before this moment count as expired.
+    pub void_before: Moment,
+}
+
+/// Between what a dump brought and what is written after it: more than any cluster could have had
+/// running, so that ids remembered as holes lie below too.
+const GAP: u64 = 1 << 32;
+
+static NEWEST: Statement = Statement::new(
+    "SELECT system_identifier, xid_offset, restored_at, generation FROM queen_mq.identity
+     ORDER BY generation DESC, system_identifier = $1 LIMIT 1",
+    &[pg_sys::INT8OID],
+);
+static LOCK: Statement =
+    Statement::new("LOCK TABLE queen_mq.identity IN SHARE ROW EXCLUSIVE MODE", &[]);
+static HIGHEST: Statement = Statement::new(
+    "SELECT greatest((SELECT max(xid) FROM queen_mq.segment),
+                     (SELECT max(announced_xid) FROM queen_mq.progress), 0)",
+    &[],
+);
+static ADOPT: Statement = Statement::new(
+    "INSERT INTO queen_mq.identity (system_identifier, generation, xid_offset, restored_at)
+     VALUES ($1, $2, $3, $4)",
+    &[pg_sys::INT8OID, pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
+);
+static END_LEASES: Statement = Statement::new(
+    "UPDATE queen_mq.progress SET due_at = $1 WHERE due_at > $1 AND announced_xid IS NULL",
+    &[pg_sys::TIMESTAMPTZOID],
+);
+
+/// The identity in force. Everything that reads or writes transaction ids asks first.
+pub fn current() -> Result<Identity> {
+    match newest() {
+        (Some(identity), _) => Ok(identity),
+        (None, _) => rebase(),
+    }
+}
+
+/// The newest row if it is this cluster's, and the highest generation.
+fn newest() -> (Option<Identity>, i32) {
+    // SAFETY: reads the control file's copy in shared memory.
+    let own = unsafe { pg_sys::GetSystemIdentifier() } as i64;
+    let Some(row) = NEWEST.run(&[arg(own)]).first() else {
+        return (None, 0);
+    };
+    let identity = (row.need::<i64>(1) == own).then(|| Identity {
+        xid_offset: unsigned(row.need(2)),
+        void_before: row.get::<At>(3).map_or(Moment::MIN, |at| at.0),
+    });
+    (identity, row.need(4))
+}
+
+fn rebase() -> Result<Identity> {
+    LOCK.run(&[]);
+    let (found, generation) = newest();
+    if let Some(identity) = found {
+        return Ok(identity);
+    }
+    // SAFETY: as in `newest`, and reads the next transaction id.
+    let (own, next) = unsafe {
+        (pg_sys::GetSystemIdentifier() as i64, pg_sys::ReadNextFullTransactionId().value)
+    };
+    let stored = HIGHEST.run(&[]).first().map_or(0, |row| unsigned(row.need::<i64>(1)));
+    let highest = stored.max(discovery::highest_xid()?);
+    let now = clock::now();
+    let identity =
+        Identity { xid_offset: (highest + GAP).saturating_sub(next), void_before: now };
+    let offset = signed(identity.xid_offset);
+    ADOPT.run(&[arg(own), arg(generation + 1), arg(offset), arg(At(now))]);
+    // Their deadlines are void: make them due, so that the search comes by.
+    END_LEASES.run(&[arg(At(now))]);
+    Ok(identity)
+}

@@ -1,0 +1,35 @@
+//! `queen_mq.lease_set`: the cursors of leases over several partitions.
+
+use pgrx::pg_sys;
+
+use super::spi::{Statement, arg};
+use super::{signed, unsigned};
+
+static DRAW: Statement = Statement::new(
+    "SELECT pg_catalog.nextval(pg_catalog.pg_get_serial_sequence('queen_mq.lease_set', 'id'))",
+    &[],
+);
+static INSERT: Statement = Statement::new(
+    "INSERT INTO queen_mq.lease_set (id, cursor_ids) OVERRIDING SYSTEM VALUE VALUES ($1, $2)",
+    &[pg_sys::INT8OID, pg_sys::INT8ARRAYOID],
+);
+static FIND: Statement = Statement::new(
+    "SELECT unnest(cursor_ids) FROM queen_mq.lease_set WHERE id = $1",
+    &[pg_sys::INT8OID],
+);
+
+/// The id of a set to be inserted when its cursors are known.
+pub fn draw_id() -> u64 {
+    DRAW.run(&[]).first().map_or(0, |row| unsigned(row.need::<i64>(1)))
+}
+
+pub fn insert(id: u64, cursors: &[u64]) {
+    let mut cursors: Vec<i64> = cursors.iter().copied().map(signed).collect();
+    cursors.sort_unstable();
+    INSERT.run(&[arg(signed(id)), arg(cursors)]);
+}
+
+/// The cursors of the set, ascending; none where it is not known.
+pub fn cursors(id: u64) -> Vec<u64> {
+    FIND.run(&[arg(signed(id))]).map(|row| unsigned(row.need(1))).collect()
+}

@@ -1,0 +1,180 @@
+//! `queen_mq.queue`: queues and their options.
+
+use pgrx::datum::Interval;
+use pgrx::{IntoDatum, pg_sys};
+
+use super::clock::{At, DAY, HOUR, Moment, SECOND, micros};
+use super::spi::{Arg, Row, Statement, arg};
+use crate::error::{Error, Result};
+
+/// A queue's options as set; None is the default.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    pub lease_time: Option<Interval>,
+    pub retry_limit: Option<i32>,
+    pub retry_delay: Option<Interval>,
+    pub retry_backoff: Option<f64>,
+    pub retry_delay_max: Option<Interval>,
+    pub on_exhausted: Option<String>,
+    pub dedup_window: Option<Interval>,
+}
+
+/// A queue.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    pub id: i64,
+    pub created_at: Moment,
+    pub options: Options,
+}
+
+pub const DEFAULT_LEASE_TIME: i64 = 60 * SECOND;
+pub const DEFAULT_RETRY_LIMIT: i32 = 3;
+pub const DEFAULT_RETRY_BACKOFF: f64 = 1.0;
+pub const DEFAULT_RETRY_DELAY_MAX: i64 = HOUR;
+pub const DEFAULT_ON_EXHAUSTED: &str = "dead_letter";
+pub const DEFAULT_DEDUP_WINDOW: i64 = HOUR;
+pub const DEFAULT_COMPLETED_RETENTION: i64 = DAY;
+
+impl Options {
+    pub fn lease_time(&self) -> i64 {
+        length(self.lease_time, DEFAULT_LEASE_TIME)
+    }
+
+    pub fn retry_limit(&self) -> i32 {
+        self.retry_limit.unwrap_or(DEFAULT_RETRY_LIMIT)
+    }
+
+    pub fn retry_delay(&self) -> i64 {
+        length(self.retry_delay, 0)
+    }
+
+    pub fn retry_backoff(&self) -> f64 {
+        self.retry_backoff.unwrap_or(DEFAULT_RETRY_BACKOFF)
+    }
+
+    pub fn retry_delay_max(&self) -> i64 {
+        length(self.retry_delay_max, DEFAULT_RETRY_DELAY_MAX)
+    }
+
+    pub fn on_exhausted(&self) -> &str {
+        self.on_exhausted.as_deref().unwrap_or(DEFAULT_ON_EXHAUSTED)
+    }
+
+    pub fn dedup_window(&self) -> i64 {
+        length(self.dedup_window, DEFAULT_DEDUP_WINDOW)
+    }
+}
+
+fn length(option: Option<Interval>, default: i64) -> i64 {
+    option.and_then(micros).unwrap_or(default)
+}
+
+macro_rules! columns {
+    () => {
+        "id, created_at, lease_time, retry_limit, retry_delay, retry_backoff, retry_delay_max,
+         on_exhausted, dedup_window"
+    };
+}
+
+static FIND: Statement = Statement::new(
+    concat!("SELECT ", columns!(), " FROM queen_mq.queue WHERE name = $1"),
+    &[pg_sys::TEXTOID],
+);
+static CREATE: Statement = Statement::new(
+    "INSERT INTO queen_mq.queue (name, created_at) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING",
+    &[pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],
+);
+static LOCK: Statement = Statement::new(
+    concat!("SELECT ", columns!(), " FROM queen_mq.queue WHERE name = $1 FOR UPDATE"),
+    &[pg_sys::TEXTOID],
+);
+static UPDATE: Statement = Statement::new(
+    "UPDATE queen_mq.queue SET lease_time = $2, retry_limit = $3, retry_delay = $4,
+         retry_backoff = $5, retry_delay_max = $6, on_exhausted = $7, dedup_window = $8
+     WHERE id = $1",
+    &[
+        pg_sys::INT8OID,
+        pg_sys::INTERVALOID,
+        pg_sys::INT4OID,
+        pg_sys::INTERVALOID,
+        pg_sys::FLOAT8OID,
+        pg_sys::INTERVALOID,
+        pg_sys::TEXTOID,
+        pg_sys::INTERVALOID,
+    ],
+);
+
+fn read(row: Row) -> Queue {
+    Queue {
+        id: row.need(1),
+        created_at: row.need::<At>(2).0,
+        options: Options {
+            lease_time: row.get(3),
+            retry_limit: row.get(4),
+            retry_delay: row.get(5),
+            retry_backoff: row.get(6),
+            retry_delay_max: row.get(7),
+            on_exhausted: row.get(8),
+            dedup_window: row.get(9),
+        },
+    }
+}
+
+pub fn find(name: &str) -> Option<Queue> {
+    FIND.run(&[arg(name)]).first().map(read)
+}
+
+/// The queue, created with the defaults if it is not there. Waits for a transaction that is
+/// creating it.
+pub fn find_or_create(name: &str, now: Moment) -> Queue {
+    loop {
+        if let Some(queue) = find(name) {
+            return queue;
+        }
+        CREATE.run(&[arg(name), arg(At(now))]);
+        pgrx::check_for_interrupts!();
+    }
+}
+
+/// The queue, locked against a concurrent change of its options.
+pub fn lock(name: &str) -> Option<Queue> {
+    LOCK.run(&[arg(name)]).first().map(read)
+}
+
+pub fn update(queue: &Queue) {
+    fn option<T: IntoDatum>(value: &Option<T>) -> Arg
+    where
+        T: Clone,
+    {
+        value.clone().and_then(IntoDatum::into_datum)
+    }
+    let o = &queue.options;
+    UPDATE.run(&[
+        arg(queue.id),
+        option(&o.lease_time),
+        option(&o.retry_limit),
+        option(&o.retry_delay),
+        option(&o.retry_backoff),
+        option(&o.retry_delay_max),
+        option(&o.on_exhausted),
+        option(&o.dedup_window),
+    ]);
+}
+
+static DELETE: Statement =
+    Statement::new("DELETE FROM queen_mq.queue WHERE id = $1", &[pg_sys::INT8OID]);
+static DELETE_SEGMENTS: Statement = Statement::new(
+    "WITH gone AS (DELETE FROM queen_mq.segment WHERE queue_id = $1 RETURNING n)
+     SELECT coalesce(sum(n), 0)::bigint FROM gone",
+    &[pg_sys::INT8OID],
+);
+static DELETE_ADMISSIONS: Statement =
+    Statement::new("DELETE FROM queen_mq.admission WHERE queue_id = $1", &[pg_sys::INT8OID]);
+
+/// Remove the queue with its log and its admissions; returns the number of messages.
+pub fn delete(queue: &Queue) -> Result<i64> {
+    let messages = DELETE_SEGMENTS.run(&[arg(queue.id)]).first().map(|row| row.need(1));
+    DELETE_ADMISSIONS.run(&[arg(queue.id)]);
+    DELETE.run(&[arg(queue.id)]);
+    messages.ok_or_else(|| Error::corrupt("a count returned no row"))
+}

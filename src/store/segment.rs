@@ -1,0 +1,251 @@
+//! `queen_mq.segment`: the log.
+
+use pgrx::{FromDatum, pg_sys};
+use queen_engine::holes::Holes;
+use queen_engine::message::{MessageId, Spans};
+use queen_engine::pop::{Found, Read};
+
+use super::clock::{At, Moment};
+use super::spi::{Arg, Row, Statement, Under, arg};
+use super::{signed, unsigned};
+use crate::datum::{Jsonb, JsonbArray, TextArray};
+use crate::error::{Error, Result};
+
+static DRAW: Statement = Statement::new(
+    "SELECT pg_catalog.nextval('queen_mq.segment_id') FROM pg_catalog.generate_series(1, $1)",
+    &[pg_sys::INT4OID],
+);
+static APPEND: Statement = Statement::new(
+    "INSERT INTO queen_mq.segment
+         (queue_id, id, xid, created_at, n, partition, payloads, transaction_ids, headers)
+     VALUES ($1, $2, $3, $4, cardinality($6)::smallint, $5, $6, $7, $8)",
+    &[
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::TIMESTAMPTZOID,
+        pg_sys::TEXTOID,
+        pg_sys::JSONBARRAYOID,
+        pg_sys::TEXTARRAYOID,
+        pg_sys::JSONBARRAYOID,
+    ],
+);
+
+/// Draw `count` segment ids, ascending. The transaction must have its xid.
+pub fn draw_ids(count: i32) -> Vec<u64> {
+    DRAW.run(&[arg(count)]).map(|row| unsigned(row.need(1))).collect()
+}
+
+/// A segment to be written. Headers and transaction_ids: None where no message has one.
+pub struct NewSegment<'a> {
+    pub queue: i64,
+    pub partition: &'a str,
+    pub id: u64,
+    pub xid: u64,
+    pub created_at: Moment,
+    pub payloads: Vec<Jsonb>,
+    pub transaction_ids: Option<Vec<Option<&'a str>>>,
+    pub headers: Option<Vec<Option<Jsonb>>>,
+}
+
+pub fn append(segment: NewSegment<'_>) {
+    APPEND.run(&[
+        arg(segment.queue),
+        arg(signed(segment.id)),
+        arg(signed(segment.xid)),
+        arg(At(segment.created_at)),
+        arg(segment.partition),
+        arg(segment.payloads),
+        segment.transaction_ids.and_then(arg),
+        segment.headers.and_then(arg),
+    ]);
+}
+
+// The two reads of a pop return the arrays as they lie in the table: nothing is unpacked before
+// it is known to be wanted.
+static LATE: Statement = Statement::new(
+    "SELECT s.id, s.n, s.created_at, s.payloads, s.transaction_ids, s.headers
+     FROM unnest($3, $4) AS hole(low, high)
+     JOIN queen_mq.segment s ON s.queue_id = $1 AND s.xid >= hole.low AND s.xid < hole.high
+     WHERE s.partition = $2 AND s.id > $5 AND s.id <= $6
+       AND ($8 IS NULL OR s.created_at >= $8)
+     ORDER BY s.id LIMIT $7",
+    &[
+        pg_sys::INT8OID,
+        pg_sys::TEXTOID,
+        pg_sys::INT8ARRAYOID,
+        pg_sys::INT8ARRAYOID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::TIMESTAMPTZOID,
+    ],
+);
+static BEYOND: Statement = Statement::new(
+    "SELECT id, n, created_at, payloads, transaction_ids, headers FROM queen_mq.segment
+     WHERE queue_id = $1 AND partition = $2 AND id > $3 AND ($5 IS NULL OR created_at >= $5)
+     ORDER BY id LIMIT $4",
+    &[
+        pg_sys::INT8OID,
+        pg_sys::TEXTOID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::TIMESTAMPTZOID,
+    ],
+);
+static NAMED: Statement = Statement::new(
+    "SELECT id, n, created_at, payloads, transaction_ids, headers FROM queen_mq.segment
+     WHERE queue_id = $1 AND partition = $2 AND id = ANY ($3)",
+    &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::INT8ARRAYOID],
+);
+
+/// A segment read from the log, its contents still packed.
+#[derive(Clone, Copy)]
+pub struct Stored {
+    row: Row,
+}
+
+impl Stored {
+    pub fn id(&self) -> u64 {
+        unsigned(self.row.need(1))
+    }
+
+    pub fn found(&self) -> Found {
+        Found { segment: self.id(), messages: self.row.need::<i16>(2) as u16 }
+    }
+
+    pub fn created_at(&self) -> Moment {
+        self.row.need::<At>(3).0
+    }
+
+    /// Its messages, unpacked into the memory context that is current.
+    pub fn unpack(&self) -> Unpacked {
+        Unpacked {
+            payloads: self.row.get(4).and_then(JsonbArray::elements).unwrap_or_default(),
+            transaction_ids: self.row.get(5).and_then(TextArray::elements).unwrap_or_default(),
+            headers: self.row.get(6).and_then(JsonbArray::elements).unwrap_or_default(),
+        }
+    }
+}
+
+/// The contents of a segment. Values live as long as the memory context they were unpacked in.
+pub struct Unpacked {
+    payloads: Vec<Arg>,
+    transaction_ids: Vec<Arg>,
+    headers: Vec<Arg>,
+}
+
+impl Unpacked {
+    pub fn payload(&self, index: u16) -> Result<Jsonb> {
+        let payload = self.payloads.get(usize::from(index)).copied().flatten();
+        payload.map(Jsonb::new).ok_or_else(|| Error::corrupt("a segment is shorter than its count"))
+    }
+
+    pub fn transaction_id(&self, message: MessageId) -> String {
+        let given = self.transaction_ids.get(usize::from(message.index())).copied().flatten();
+        // SAFETY: an element of a text array.
+        given
+            .and_then(|datum| unsafe { String::from_datum(datum, false) })
+            .unwrap_or_else(|| message.derived_transaction_id())
+    }
+
+    pub fn headers(&self, index: u16) -> Option<Jsonb> {
+        self.headers.get(usize::from(index)).copied().flatten().map(Jsonb::new)
+    }
+}
+
+/// A partition of a queue, for readers. `start_at`: older segments do not exist for the reader.
+#[derive(Clone, Copy)]
+pub struct Log<'a> {
+    pub queue: i64,
+    pub partition: &'a str,
+    pub start_at: Option<Moment>,
+}
+
+impl Log<'_> {
+    /// Carry out a pop's read, `limit` segments at most.
+    pub fn read(&self, read: &Read, limit: usize, under: &Under) -> Vec<Stored> {
+        let start_at = self.start_at.and_then(|at| arg(At(at)));
+        let rows = match read {
+            Read::Beyond { after } => BEYOND.read(
+                &[
+                    arg(self.queue),
+                    arg(self.partition),
+                    arg(signed(*after)),
+                    arg(limit as i64),
+                    start_at,
+                ],
+                under,
+            ),
+            Read::Late { from, after, upto } => {
+                let (low, high) = bounds(from);
+                LATE.read(
+                    &[
+                        arg(self.queue),
+                        arg(self.partition),
+                        low,
+                        high,
+                        arg(signed(*after)),
+                        arg(signed(*upto)),
+                        arg(limit as i64),
+                        start_at,
+                    ],
+                    under,
+                )
+            }
+        };
+        rows.map(|row| Stored { row }).collect()
+    }
+
+    /// The segments of `spans`.
+    pub fn segments(&self, spans: &Spans, under: &Under) -> Vec<Stored> {
+        let mut ids: Vec<i64> = spans.iter().map(|span| signed(span.segment)).collect();
+        ids.dedup();
+        let rows = NAMED.read(&[arg(self.queue), arg(self.partition), arg(ids)], under);
+        rows.map(|row| Stored { row }).collect()
+    }
+}
+
+fn bounds(holes: &Holes) -> (Arg, Arg) {
+    let (low, high): (Vec<i64>, Vec<i64>) =
+        holes.ranges().iter().map(|&(low, high)| (signed(low), signed(high))).unzip();
+    (arg(low), arg(high))
+}
+
+static LAST_DRAWN: Statement =
+    Statement::new("SELECT last_value FROM queen_mq.segment_id", &[]);
+
+/// A segment id that no later push will fall below.
+pub fn last_drawn_id(under: &Under) -> u64 {
+    LAST_DRAWN.read(&[], under).first().map_or(0, |row| unsigned(row.need::<i64>(1)))
+}
+
+static FIRST_SINCE: Statement = Statement::new(
+    "SELECT coalesce(min(id) FILTER (WHERE created_at >= $2) - 1, max(id), 0)
+     FROM queen_mq.segment WHERE queue_id = $1",
+    &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
+);
+
+/// The largest id below which every visible segment of the queue is older than `since`.
+pub fn position_before(queue: i64, since: Moment, under: &Under) -> u64 {
+    FIRST_SINCE
+        .read(&[arg(queue), arg(At(since))], under)
+        .first()
+        .map_or(0, |row| unsigned(row.need::<i64>(1)))
+}
+
+static OLDEST: Statement = Statement::new(
+    "SELECT created_at FROM queen_mq.segment
+     WHERE queue_id = $1 AND partition = $2 AND id >= $3 AND ($4 IS NULL OR created_at >= $4)
+     ORDER BY id LIMIT 1",
+    &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
+);
+
+impl Log<'_> {
+    /// When the first visible segment with `from <= id` was written.
+    pub fn oldest_from(&self, from: u64, under: &Under) -> Option<Moment> {
+        let start_at = self.start_at.and_then(|at| arg(At(at)));
+        let args = [arg(self.queue), arg(self.partition), arg(signed(from)), start_at];
+        OLDEST.read(&args, under).first().map(|row| row.need::<At>(1).0)
+    }
+}

@@ -1,0 +1,61 @@
+//! Runs the commit-order torture as long as asked: `torture --seconds 600`.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Parser;
+use queen_tests::TestDb;
+use queen_tests::torture::{Config, torture};
+
+/// Torture a queen_mq in a database of its own on the server of QUEEN_TEST_URL.
+#[derive(Parser)]
+struct Arguments {
+    /// How long producers push.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Ordinary producers.
+    #[arg(long, default_value_t = 12)]
+    producers: u32,
+    /// Producers that push under a row lock.
+    #[arg(long, default_value_t = 4)]
+    lockers: u32,
+    /// Consumers, in two groups.
+    #[arg(long, default_value_t = 8)]
+    consumers: u32,
+    /// Partitions, over two queues.
+    #[arg(long, default_value_t = 10)]
+    partitions: u32,
+    /// Producers rest up to so many milliseconds between transactions.
+    #[arg(long, default_value_t = 30.0)]
+    pause: f64,
+    /// End the backend of a random worker every so many milliseconds.
+    #[arg(long)]
+    kill_every: Option<u64>,
+    /// Seed of the random generators; the scheduling of the server stays random.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let kill_every = arguments.kill_every.map(Duration::from_millis);
+    let defaults = Config::default();
+    let config = Config {
+        seed: arguments.seed.unwrap_or(defaults.seed),
+        run_for: Duration::from_secs(arguments.seconds),
+        producers: arguments.producers,
+        lockers: arguments.lockers,
+        consumers: arguments.consumers,
+        streams: arguments.partitions,
+        pause: arguments.pause,
+        lease: if kill_every.is_some() { Duration::from_secs(3) } else { defaults.lease },
+        kill_every,
+        chatty: true,
+        ..defaults
+    };
+    let db = TestDb::alone().await?;
+    let report = torture(config, db.config()).await?;
+    println!("{report}");
+    report.clean()
+}

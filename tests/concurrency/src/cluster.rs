@@ -1,0 +1,180 @@
+//! Clusters of their own, for tests that crash a server or restore into another one.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use tokio_postgres::config::Config;
+
+/// The directory of initdb, pg_ctl, pg_dump and pg_restore.
+pub const PGBIN: &str = "QUEEN_TEST_PGBIN";
+
+/// The settings of every cluster. Durability stays on: a crash is what they are for.
+const SETTINGS: &str = "
+shared_preload_libraries = 'queen_mq'
+listen_addresses = ''
+max_connections = 200
+max_prepared_transactions = 20
+log_min_messages = warning
+";
+
+/// A throw-away cluster in a temporary directory, reached through a socket in it. Stopped and
+/// removed when it goes out of scope.
+pub struct Cluster {
+    directory: PathBuf,
+}
+
+impl Cluster {
+    /// Made with initdb, and started.
+    pub fn start_new() -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Short: the path of a socket may have 107 bytes.
+        let name = format!("queen-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let cluster = Self { directory: env::temp_dir().join(name) };
+        fs::create_dir(&cluster.directory)
+            .with_context(|| format!("creating {}", cluster.directory.display()))?;
+        run(tool("initdb")?.arg("-D").arg(cluster.data()).args([
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-locale",
+            "--no-sync",
+        ]))?;
+        let settings = format!(
+            "{SETTINGS}unix_socket_directories = '{}'\n",
+            cluster.directory.display()
+        );
+        let file = cluster.data().join("postgresql.conf");
+        let generated = fs::read_to_string(&file)?;
+        fs::write(&file, generated + &settings)?;
+        cluster.start()?;
+        Ok(cluster)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.directory.join("data")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.join("log")
+    }
+
+    /// Start it, and wait until it answers.
+    pub fn start(&self) -> Result<()> {
+        run(tool("pg_ctl")?
+            .args(["start", "-w", "-s", "-t", "60", "-D"])
+            .arg(self.data())
+            .arg("-l")
+            .arg(self.log()))
+        .with_context(|| fs::read_to_string(self.log()).unwrap_or_default())
+    }
+
+    /// Stop it as a crash would: no checkpoint, no goodbye.
+    pub fn crash(&self) -> Result<()> {
+        run(tool("pg_ctl")?.args(["stop", "-w", "-s", "-m", "immediate", "-D"]).arg(self.data()))
+    }
+
+    /// As its superuser, in the maintenance database.
+    pub fn config(&self) -> Config {
+        let mut config = Config::new();
+        config.host_path(&self.directory).user("postgres").dbname("postgres");
+        config
+    }
+
+    /// Dump a database into a file of the custom format.
+    pub fn dump(&self, database: &str, file: &Path) -> Result<()> {
+        run(tool("pg_dump")?
+            .args(["-Fc", "-U", "postgres", "-d", database, "-h"])
+            .arg(&self.directory)
+            .arg("-f")
+            .arg(file))
+    }
+
+    /// Restore such a file into an empty database.
+    pub fn restore(&self, database: &str, file: &Path) -> Result<()> {
+        run(tool("pg_restore")?
+            .args(["--exit-on-error", "-U", "postgres", "-d", database, "-h"])
+            .arg(&self.directory)
+            .arg(file))
+    }
+
+    /// A path for a file that lives as long as the cluster.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.data().join("postmaster.pid").exists()
+            && let Err(error) = self.crash()
+        {
+            eprintln!("could not stop {}: {error:#}", self.directory.display());
+            return;
+        }
+        if env::var_os("QUEEN_TEST_KEEP").is_none()
+            && let Err(error) = fs::remove_dir_all(&self.directory)
+        {
+            eprintln!("could not remove {}: {error}", self.directory.display());
+        }
+    }
+}
+
+/// A program of PostgreSQL. Its server refuses to run as root: root maps itself to the user
+/// `postgres` in a user namespace, which needs no other rights and no change of owners.
+fn tool(name: &str) -> Result<Command> {
+    let directory = env::var_os(PGBIN).with_context(|| {
+        format!("{PGBIN} is not set: this test needs the directory of initdb, pg_ctl and pg_dump")
+    })?;
+    let program = Path::new(&directory).join(name);
+    ensure!(program.exists(), "{} does not exist", program.display());
+    let mut command = if id(&["-u"])? == "0" {
+        let mut command = Command::new("unshare");
+        command
+            .arg("-U")
+            .arg(format!("--map-user={}", id(&["-u", "postgres"])?))
+            .arg(format!("--map-group={}", id(&["-g", "postgres"])?))
+            .arg(program);
+        command
+    } else {
+        Command::new(program)
+    };
+    // A backtrace would end up in the DETAIL of every error.
+    command.env("RUST_BACKTRACE", "0").env("LC_ALL", "C").env_remove("PGOPTIONS");
+    Ok(command)
+}
+
+fn id(arguments: &[&str]) -> Result<String> {
+    let output = Command::new("id").args(arguments).output().context("running id")?;
+    ensure!(output.status.success(), "id {arguments:?} failed");
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let shown: Vec<OsString> = command.get_args().map(Into::into).collect();
+    // A server that was started would keep a pipe open.
+    let stderr = tempfile()?;
+    let status = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(&stderr)?)
+        .status()
+        .with_context(|| format!("running {shown:?}"));
+    let said = fs::read_to_string(&stderr);
+    fs::remove_file(&stderr)?;
+    ensure!(status?.success(), "{shown:?} failed: {}", said?);
+    Ok(())
+}
+
+fn tempfile() -> Result<PathBuf> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    Ok(env::temp_dir().join(format!("queen-{}-stderr-{number}", process::id())))
+}

@@ -1,0 +1,117 @@
+//! Asserting: SQLSTATEs, totals with a deadline, drained queues.
+
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use tokio::time::sleep;
+use tokio_postgres::Error;
+use tokio_postgres::error::DbError;
+
+use crate::queen::{Ack, Message, Pop};
+use crate::Session;
+
+/// How often [`eventually`] looks.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Wait until `probe` finds what it looks for, and give that back. `what` names it for the error
+/// at the deadline.
+pub async fn eventually<T>(
+    what: &str,
+    deadline: Duration,
+    mut probe: impl AsyncFnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = probe().await.with_context(|| format!("waiting for {what}"))? {
+            return Ok(found);
+        }
+        ensure!(started.elapsed() < deadline, "no {what} within {deadline:?}");
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// The SQLSTATE of an error that the server raised.
+pub fn sqlstate(error: &Error) -> Option<&str> {
+    error.code().map(|state| state.code())
+}
+
+/// A result that has to be an error.
+pub trait Fails {
+    /// The error that the server raised, which must have this SQLSTATE, a message, and for the
+    /// extension's own SQLSTATEs a DETAIL and a HINT.
+    fn fails_with(self, sqlstate: &str) -> Result<DbError>;
+}
+
+impl<T: Debug> Fails for Result<T, Error> {
+    fn fails_with(self, sqlstate: &str) -> Result<DbError> {
+        let error = match self {
+            Ok(value) => bail!("expected SQLSTATE {sqlstate}, but it succeeded with {value:?}"),
+            Err(error) => error,
+        };
+        let Some(raised) = error.as_db_error() else {
+            bail!("expected SQLSTATE {sqlstate}, but got {error:?}");
+        };
+        ensure!(
+            raised.code().code() == sqlstate,
+            "expected SQLSTATE {sqlstate}, but got {}: {raised:?}",
+            raised.code().code()
+        );
+        ensure!(!raised.message().is_empty(), "{sqlstate} came without a message");
+        if sqlstate.starts_with("QN") {
+            ensure!(
+                raised.detail().is_some_and(|text| !text.trim().is_empty()),
+                "{sqlstate} came without a DETAIL: {raised:?}"
+            );
+            ensure!(
+                raised.hint().is_some_and(|text| !text.trim().is_empty()),
+                "{sqlstate} came without a HINT: {raised:?}"
+            );
+        }
+        Ok(raised.clone())
+    }
+}
+
+/// Pop and complete until `total` messages have come, then see that no more do. In the order of
+/// delivery.
+pub async fn drain(
+    session: &Session,
+    pop: &Pop,
+    total: usize,
+    deadline: Duration,
+) -> Result<Vec<Message>> {
+    let mut all = Vec::with_capacity(total);
+    let what = format!("{total} messages for {pop:?}");
+    let drained = eventually(&what, deadline, async || {
+        loop {
+            let messages = pop.run(session).await?;
+            if messages.is_empty() {
+                return Ok((all.len() >= total).then_some(()));
+            }
+            complete(session, &messages).await?;
+            all.extend(messages);
+        }
+    })
+    .await;
+    drained.with_context(|| format!("{} of {total} messages came", all.len()))?;
+    ensure!(all.len() == total, "{} messages came instead of {total}: {}", all.len(), tail(&all));
+    Ok(all)
+}
+
+/// Complete all that a pop gave.
+pub async fn complete(session: &Session, messages: &[Message]) -> Result<()> {
+    let Some(first) = messages.first() else { return Ok(()) };
+    let settled = Ack::all(first.lease()?).run(session).await?;
+    ensure!(
+        settled.settled as usize == messages.len() && settled.lease_released,
+        "completing {} messages gave {settled:?}",
+        messages.len()
+    );
+    Ok(())
+}
+
+/// The last few, for an error message.
+fn tail(messages: &[Message]) -> String {
+    let from = messages.len().saturating_sub(5);
+    format!("… {:?}", &messages[from..])
+}

@@ -1,0 +1,87 @@
+//! What a consumer knows of a lease it holds: enough to say what each ack must answer.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, Utc};
+use rand::RngExt;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use uuid::Uuid;
+
+use super::history::{StreamId, Uid};
+
+/// A message in a lease.
+#[derive(Clone, Debug)]
+pub struct Held {
+    pub uid: Uid,
+    pub stream: StreamId,
+    pub message_id: i64,
+    pub transaction_id: String,
+    pub state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Open,
+    Completed,
+    /// Given back, by itself or with the rest of its stream.
+    GivenBack,
+}
+
+#[derive(Clone, Debug)]
+pub struct Lease {
+    pub id: Uuid,
+    pub expires: DateTime<Utc>,
+    /// Meant to run out.
+    pub brief: bool,
+    pub messages: Vec<Held>,
+}
+
+impl Lease {
+    /// Indexes of the messages that are not settled.
+    pub fn open(&self) -> Vec<usize> {
+        self.indexes(State::Open)
+    }
+
+    pub fn indexes(&self, state: State) -> Vec<usize> {
+        (0..self.messages.len()).filter(|n| self.messages[*n].state == state).collect()
+    }
+
+    /// Nothing of it is left to settle.
+    pub fn is_over(&self) -> bool {
+        self.open().is_empty()
+    }
+
+    /// Some of the open ones, in random order.
+    pub fn some_open(&self, rng: &mut StdRng) -> Vec<usize> {
+        let mut open = self.open();
+        open.shuffle(rng);
+        open.truncate(rng.random_range(1..=open.len().max(1)));
+        open
+    }
+
+    /// Complete these; the streams that have nothing open any more.
+    pub fn complete(&mut self, which: &[usize]) -> BTreeSet<StreamId> {
+        for n in which {
+            self.messages[*n].state = State::Completed;
+        }
+        let touched = which.iter().map(|n| self.messages[*n].stream);
+        touched.filter(|stream| !self.holds(*stream)).collect()
+    }
+
+    /// Give a stream back; how many messages that were.
+    pub fn give_back(&mut self, stream: StreamId) -> usize {
+        let mut count = 0;
+        for message in &mut self.messages {
+            if message.stream == stream && message.state == State::Open {
+                message.state = State::GivenBack;
+                count += 1;
+            }
+        }
+        count
+    }
+
+    fn holds(&self, stream: StreamId) -> bool {
+        self.messages.iter().any(|one| one.stream == stream && one.state == State::Open)
+    }
+}

@@ -1,0 +1,336 @@
+//! What producers and consumers have in common: a session, a random generator, a log, and
+//! transactions whose end is recorded, also when the connection is lost over it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::time::sleep;
+use tokio_postgres::Error;
+use tokio_postgres::config::Config as Target;
+
+use super::Config;
+use super::history::{Clock, History, Stamp, StreamId, Tx, TxId, Uid};
+use crate::expect::sqlstate;
+use crate::Session;
+
+/// How long a server may take to come back after a crash.
+const COME_BACK: Duration = Duration::from_secs(60);
+
+/// The name under which workers are known to the server.
+pub const APPLICATION: &str = "queen_torture";
+
+/// What all workers share.
+pub struct Shared {
+    pub config: Config,
+    pub target: Target,
+    pub started: Instant,
+    pub clock: Clock,
+    /// Producers stop.
+    pub stop: AtomicBool,
+    /// All producers have stopped: consumers only finish what is there.
+    pub draining: AtomicBool,
+    /// Everything is finished.
+    pub finished: AtomicBool,
+    /// Messages whose transactions committed.
+    pub pushed: AtomicU64,
+    /// Messages completed by acks that committed, per group.
+    pub completed: [AtomicU64; 4],
+    next_tx: AtomicU32,
+    next_uid: AtomicU32,
+    next_pop: AtomicU32,
+}
+
+impl Shared {
+    pub fn new(config: Config, target: Target) -> Self {
+        Self {
+            config,
+            target,
+            started: Instant::now(),
+            clock: Clock::default(),
+            stop: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            finished: AtomicBool::new(false),
+            pushed: AtomicU64::new(0),
+            completed: Default::default(),
+            next_tx: AtomicU32::new(1),
+            next_uid: AtomicU32::new(1),
+            next_pop: AtomicU32::new(1),
+        }
+    }
+
+    /// How many streams exist by now: half of them from the beginning, the others are born
+    /// during the first half of the run.
+    pub fn streams(&self) -> u32 {
+        let all = self.config.streams;
+        let part = self.started.elapsed().as_secs_f64() / self.config.run_for.as_secs_f64();
+        (all as f64 * (0.5 + part)).min(all as f64).max(1.0) as u32
+    }
+
+    /// Messages that the slower group has before it.
+    pub fn backlog(&self) -> u64 {
+        let completed = self.completed[..2].iter().map(|n| n.load(Ordering::Relaxed)).min();
+        self.pushed.load(Ordering::Relaxed).saturating_sub(completed.unwrap_or(0))
+    }
+
+    pub fn pop_id(&self) -> u32 {
+        self.next_pop.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn uid(&self) -> Uid {
+        self.next_uid.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// The queue and partition of a stream: three in four share a queue.
+pub fn stream_name(stream: StreamId) -> (&'static str, String) {
+    (QUEUES[usize::from(stream % 4 == 3)], format!("p{stream}"))
+}
+
+/// And back.
+pub fn stream_of(queue: &str, partition: &str) -> Option<StreamId> {
+    let stream = partition.strip_prefix('p')?.parse().ok()?;
+    (stream_name(stream).0 == queue).then_some(stream)
+}
+
+/// The queues of a torture.
+pub const QUEUES: [&str; 2] = ["torture", "torture side"];
+
+/// What went wrong with a statement, by what there is to do about it.
+enum Trouble {
+    /// The transaction is gone; run another.
+    Conflict(&'static str),
+    /// So is the connection.
+    Lost,
+}
+
+fn trouble(error: &Error) -> Option<Trouble> {
+    match sqlstate(error) {
+        None => Some(Trouble::Lost),
+        Some("57P01" | "57P02" | "57P03" | "08006" | "08003") => Some(Trouble::Lost),
+        Some("40001") => Some(Trouble::Conflict("serialization failures")),
+        Some("40P01") => Some(Trouble::Conflict("deadlocks")),
+        Some(_) => None,
+    }
+}
+
+/// The transaction that is open.
+struct Open {
+    id: TxId,
+    /// Once COMMIT has been sent.
+    sent: Option<Stamp>,
+    /// It only counts if it ran as one statement that succeeded.
+    single: bool,
+}
+
+pub struct Worker {
+    pub shared: Arc<Shared>,
+    pub session: Session,
+    pub rng: StdRng,
+    pub log: History,
+    /// What the worker saw that no history shows.
+    pub anomalies: Vec<String>,
+    pub stats: BTreeMap<&'static str, u64>,
+    open: Option<Open>,
+    /// After the last answer: whatever failed since took effect later.
+    answered: Stamp,
+}
+
+/// What a worker leaves behind.
+pub struct Left {
+    pub log: History,
+    pub anomalies: Vec<String>,
+    pub stats: BTreeMap<&'static str, u64>,
+}
+
+impl Worker {
+    pub async fn start(shared: Arc<Shared>, number: u64) -> Result<Self> {
+        let session = connect(&shared.target).await?;
+        let rng = StdRng::seed_from_u64(shared.config.seed.wrapping_mul(1009).wrapping_add(number));
+        let answered = shared.clock.tick();
+        Ok(Self {
+            shared,
+            session,
+            rng,
+            log: History::default(),
+            anomalies: Vec::new(),
+            stats: BTreeMap::new(),
+            open: None,
+            answered,
+        })
+    }
+
+    pub fn finish(self) -> Left {
+        Left { log: self.log, anomalies: self.anomalies, stats: self.stats }
+    }
+
+    pub fn tick(&self) -> Stamp {
+        self.shared.clock.tick()
+    }
+
+    /// A statement was answered.
+    pub fn answered(&mut self) -> Stamp {
+        self.answered = self.tick();
+        self.answered
+    }
+
+    pub fn count(&mut self, what: &'static str, n: u64) {
+        *self.stats.entry(what).or_default() += n;
+    }
+
+    /// True once in `1 / probability` times.
+    pub fn chance(&mut self, probability: f64) -> bool {
+        self.rng.random_bool(probability)
+    }
+
+    /// Sleep up to so many milliseconds.
+    pub async fn nap(&mut self, up_to: f64) {
+        let millis = self.rng.random_range(0.0..=up_to);
+        sleep(Duration::from_secs_f64(millis / 1000.0)).await;
+    }
+
+    /// Statements inside the open transaction.
+    pub async fn run(&mut self, sql: &str) -> Result<(), Error> {
+        self.session.run(sql).await?;
+        self.answered();
+        Ok(())
+    }
+
+    /// Open a transaction, and have its number.
+    pub async fn begin(&mut self, sql: &str) -> Result<TxId, Error> {
+        let id = self.shared.next_tx.fetch_add(1, Ordering::Relaxed);
+        self.open = Some(Open { id, sent: None, single: false });
+        self.run(sql).await?;
+        Ok(id)
+    }
+
+    /// The number of a transaction that consists of the one statement that follows.
+    /// [`Worker::end_single`] ends it.
+    pub fn begin_single(&mut self) -> TxId {
+        let id = self.shared.next_tx.fetch_add(1, Ordering::Relaxed);
+        self.open = Some(Open { id, sent: Some(self.tick()), single: true });
+        id
+    }
+
+    pub fn end_single(&mut self) {
+        self.answered();
+        self.ended(true);
+    }
+
+    pub async fn commit(&mut self) -> Result<(), Error> {
+        let id = self.open.as_ref().map_or(0, |open| open.id);
+        if self.shared.config.survives() {
+            // Tells after a lost connection whether the commit took effect.
+            let sql = "INSERT INTO torture_commits VALUES ($1)";
+            self.session.rows(sql, &[&i64::from(id)]).await?;
+            self.answered();
+        }
+        let now = self.tick();
+        if let Some(open) = &mut self.open {
+            open.sent = Some(now);
+        }
+        self.session.run("COMMIT").await?;
+        self.answered();
+        self.ended(true);
+        Ok(())
+    }
+
+    pub async fn rollback(&mut self) -> Result<(), Error> {
+        let now = self.tick();
+        if let Some(open) = &mut self.open {
+            open.sent = Some(now);
+        }
+        self.session.run("ROLLBACK").await?;
+        self.answered();
+        self.ended(false);
+        Ok(())
+    }
+
+    /// Record the end of the open transaction.
+    fn ended(&mut self, committed: bool) {
+        if let Some(open) = self.open.take() {
+            let sent = open.sent.unwrap_or(self.answered);
+            self.log.txs.push(Tx { id: open.id, sent, done: self.tick(), committed });
+        }
+    }
+
+    /// After an error: leave the transaction, whose end is then known, and be ready for another.
+    /// True if it committed all the same. Errors that are no accident come back.
+    pub async fn recover(&mut self, error: Error) -> Result<bool> {
+        match trouble(&error) {
+            Some(Trouble::Conflict(name)) => {
+                self.count(name, 1);
+                self.abandon().await
+            }
+            Some(Trouble::Lost) if self.shared.config.survives() => {
+                self.count("connections lost", 1);
+                self.reconnect().await
+            }
+            Some(Trouble::Lost) => Err(error).context("the connection was lost"),
+            None => Err(error).context("no statement of a torture may raise this"),
+        }
+    }
+
+    /// The server has ended the transaction, at the earliest after the last answer.
+    pub async fn abandon(&mut self) -> Result<bool> {
+        if let Some(open) = &mut self.open {
+            open.sent = Some(self.answered);
+            let single = open.single;
+            self.ended(false);
+            if !single && let Err(error) = self.session.run("ROLLBACK").await {
+                return Box::pin(self.recover(error)).await;
+            }
+        }
+        Ok(false)
+    }
+
+    async fn reconnect(&mut self) -> Result<bool> {
+        let target = self.shared.target.clone();
+        let pid = self.session.pid();
+        let open = self.open.take();
+        let id = open.as_ref().map_or(0, |open| i64::from(open.id));
+        let started = Instant::now();
+        let (session, committed) = loop {
+            if let Some(found) = outcome(&target, pid, id).await {
+                break found;
+            }
+            ensure!(started.elapsed() < COME_BACK, "the server did not come back");
+            sleep(Duration::from_millis(20)).await;
+        };
+        self.session = session;
+        self.open = open.map(|open| Open { sent: open.sent.or(Some(self.answered)), ..open });
+        if !committed && let Some(open) = &mut self.open {
+            // The backend may have been gone since its last answer.
+            open.sent = Some(self.answered);
+        }
+        self.ended(committed);
+        self.answered();
+        Ok(committed)
+    }
+}
+
+/// A new session, and whether the transaction of the backend before it committed: known once
+/// that backend is gone. None: not yet.
+async fn outcome(target: &Target, pid: i32, tx: i64) -> Option<(Session, bool)> {
+    let session = connect(target).await.ok()?;
+    let row = session
+        .row(
+            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1), \
+             EXISTS (SELECT FROM torture_commits WHERE tx = $2)",
+            &[&pid, &tx],
+        )
+        .await
+        .ok()?;
+    let (alive, committed): (bool, bool) = (row.get(0), row.get(1));
+    (!alive).then_some((session, committed))
+}
+
+async fn connect(target: &Target) -> Result<Session, Error> {
+    let mut target = target.clone();
+    target.application_name(APPLICATION);
+    Session::open(&target).await
+}
