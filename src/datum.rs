@@ -120,8 +120,7 @@ macro_rules! passed_through {
         unsafe impl<'fcx> ArgAbi<'fcx> for $name {
             unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
                 // SAFETY: the SQL type of the argument is the one below.
-                unsafe { arg.unbox_arg_using_from_datum() }
-                    .unwrap_or(Self(pg_sys::Datum::null()))
+                unsafe { arg.unbox_arg_using_from_datum() }.unwrap_or(Self(pg_sys::Datum::null()))
             }
         }
 

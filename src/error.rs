@@ -117,12 +117,9 @@ impl Error {
 
     /// 40001: somebody changed what this transaction's snapshot still shows as it was.
     pub fn conflict(what: &str) -> Self {
-        Self::new(
-            Code::SerializationFailure,
-            "could not serialize access due to concurrent update",
-        )
-        .detail(format!("{what} changed after this transaction took its snapshot."))
-        .hint("Roll the transaction back and run it again.")
+        Self::new(Code::SerializationFailure, "could not serialize access due to concurrent update")
+            .detail(format!("{what} changed after this transaction took its snapshot."))
+            .hint("Roll the transaction back and run it again.")
     }
 
     /// XX000: state written by the extension does not read back.

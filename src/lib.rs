@@ -14,6 +14,7 @@ mod datum;
 mod error;
 mod search;
 mod settings;
+mod settling;
 mod store;
 mod wait;
 
@@ -26,3 +27,9 @@ pub extern "C-unwind" fn _PG_init() {
 }
 
 pgrx::extension_sql_file!("../sql/tables.sql", name = "tables", bootstrap);
+pgrx::extension_sql_file!(
+    "../sql/views.sql",
+    name = "views",
+    requires = ["tables", api::watch::queen_mq::group_figures]
+);
+pgrx::extension_sql_file!("../sql/grants.sql", name = "grants", finalize);

@@ -100,13 +100,7 @@ pub fn within(what: &str, value: i32, low: i32, high: i32) -> Result<i32> {
 }
 
 /// An interval's length in microseconds, within a range of which `range` tells the user.
-pub fn length(
-    what: &str,
-    value: Interval,
-    low: i64,
-    high: i64,
-    range: &str,
-) -> Result<i64> {
+pub fn length(what: &str, value: Interval, low: i64, high: i64, range: &str) -> Result<i64> {
     match clock::micros(value) {
         Some(length) if (low..=high).contains(&length) => Ok(length),
         other => Err(Error::invalid(

@@ -21,7 +21,7 @@ use crate::search::Search;
 use crate::settings;
 use crate::store::clock::{self, Moment, SECOND};
 use crate::store::cursor::{self, Located, Notice, Status};
-use crate::store::group::{self, Group, QUEUE_MODE};
+use crate::store::group::{self, Group, Patience, QUEUE_MODE};
 use crate::store::identity::{self, Identity};
 use crate::store::queue::{self, Queue};
 use crate::store::segment::{Log, Stored};
@@ -139,7 +139,8 @@ fn queen_pop(
 /// Pop now, or as soon as there is something within the time to wait.
 fn pop(request: &Request<'_>) -> Result<Vec<Delivery>> {
     let results = ResultContext::here();
-    let mut newcomer = connected(|| Registration::prepare(request.queue, request.group, request.mode))?;
+    let mut newcomer =
+        connected(|| Registration::prepare(request.queue, request.group, request.mode))?;
     let mut poll = Poll::until(clock::now() + request.wait);
     loop {
         let deliveries = connected(|| attempt(request, &mut newcomer, poll.is_over(), results))?;
@@ -165,7 +166,7 @@ fn attempt(
     let group = match newcomer.take() {
         None => group::find(request.queue, request.group)?,
         Some(registration) if last || registration.has_news(queue.as_ref())? => {
-            match registration.write(request.queue, request.group) {
+            match registration.write(request.queue, request.group, Patience::PassBy) {
                 Some(group) => Some(group),
                 None => group::find(request.queue, request.group)?,
             }
@@ -249,8 +250,7 @@ impl<'a> Taking<'a> {
                 self.try_each(status, &taken, under, &mut |_| ())?
             }
             None => {
-                let mut search =
-                    Search::open(self.group, self.queue.id, self.now, &taken, under)?;
+                let mut search = Search::open(self.group, self.queue.id, self.now, &taken, under)?;
                 let mut moved_on = false;
                 while !self.is_done() {
                     let status = search.next()?;
@@ -271,8 +271,7 @@ impl<'a> Taking<'a> {
     }
 
     fn is_done(&self) -> bool {
-        self.cursors.len() >= self.request.partitions
-            || self.deliveries.len() >= self.request.batch
+        self.cursors.len() >= self.request.partitions || self.deliveries.len() >= self.request.batch
     }
 
     fn try_each(
@@ -429,12 +428,7 @@ fn read_log(pop: &mut Pop<'_>, log: &Log<'_>, under: &Under) -> HashMap<u64, Sto
 }
 
 /// Segments of messages that came back: the log was not read for them.
-fn fetch_missing(
-    segments: &mut HashMap<u64, Stored>,
-    taken: &Spans,
-    log: &Log<'_>,
-    under: &Under,
-) {
+fn fetch_missing(segments: &mut HashMap<u64, Stored>, taken: &Spans, log: &Log<'_>, under: &Under) {
     let missing: Spans =
         taken.iter().filter(|span| !segments.contains_key(&span.segment)).collect();
     if !missing.is_empty() {

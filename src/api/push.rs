@@ -74,11 +74,7 @@ fn queen_push(
     delay: default!(Option<Interval>, "NULL"),
 ) -> TableIterator<
     'static,
-    (
-        name!(message_id, Option<i64>),
-        name!(transaction_id, String),
-        name!(status, &'static str),
-    ),
+    (name!(message_id, Option<i64>), name!(transaction_id, String), name!(status, &'static str)),
 > {
     let pushed = (|| {
         if delay.is_some() {
@@ -215,10 +211,7 @@ fn message(
         queue: args::name("queue", queue)?.to_owned(),
         partition: args::name("partition", partition.or(Some(DEFAULT_PARTITION)))?.to_owned(),
         payload: args::payload(payload)?,
-        transaction_id: transaction_id
-            .map(args::transaction_id)
-            .transpose()?
-            .map(str::to_owned),
+        transaction_id: transaction_id.map(args::transaction_id).transpose()?.map(str::to_owned),
         headers: args::headers(headers)?,
     })
 }

@@ -7,7 +7,7 @@ use queen_engine::discovery::Discovery;
 use crate::error::{Error, Result};
 use crate::store::clock::{self, Moment};
 use crate::store::discovery::{self, NewsOf};
-use crate::store::group::{self, Group, QUEUE_MODE};
+use crate::store::group::{self, Group, Patience, QUEUE_MODE};
 use crate::store::queue::{self, Queue};
 use crate::store::spi::Under;
 use crate::store::{identity, segment, snapshot};
@@ -107,8 +107,8 @@ impl Registration {
     }
 
     /// Write the registration. None where somebody else registers the same group.
-    pub fn write(mut self, queue: &str, name: &str) -> Option<Group> {
-        let group = group::try_register(queue, name, self.at, self.start_at, self.start)?;
+    pub fn write(mut self, queue: &str, name: &str, patience: Patience) -> Option<Group> {
+        let group = group::register(queue, name, self.at, self.start_at, self.start, patience)?;
         discovery::append(group.id, 0, &mut self.discovery);
         Some(group)
     }

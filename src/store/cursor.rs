@@ -214,11 +214,7 @@ static PRUNE: Statement = Statement::new(
 /// the end of the index where rows die.
 fn prune(cursor: u64, revision: i64) {
     if revision % PRUNED == 0 && revision > PRUNED {
-        PRUNE.run(&[
-            arg(signed(cursor)),
-            arg(revision - 2 * PRUNED),
-            arg(revision - PRUNED),
-        ]);
+        PRUNE.run(&[arg(signed(cursor)), arg(revision - 2 * PRUNED), arg(revision - PRUNED)]);
     }
 }
 
@@ -236,7 +232,11 @@ fn refuse_stale(cursor: u64, revision: i64) -> Result<()> {
         let row = NEWEST_REVISION.read(&[arg(signed(cursor))], under).first();
         Ok(row.map_or(0, |row| row.need(1)))
     })?;
-    if newest == revision { Ok(()) } else { Err(Error::conflict("The position of this consumer group")) }
+    if newest == revision {
+        Ok(())
+    } else {
+        Err(Error::conflict("The position of this consumer group"))
+    }
 }
 
 static OF_GROUP: Statement = Statement::new(

@@ -241,13 +241,7 @@ pub fn due(
     under: &Under,
 ) -> Vec<Hint<Moment>> {
     DUE.read(
-        &[
-            arg(group),
-            arg(At(from.0)),
-            arg(signed(from.1)),
-            arg(At(now)),
-            arg(limit as i64),
-        ],
+        &[arg(group), arg(At(from.0)), arg(signed(from.1)), arg(At(now)), arg(limit as i64)],
         under,
     )
     .map(|row| Hint {

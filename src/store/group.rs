@@ -6,7 +6,7 @@ use queen_engine::cursor::Start;
 
 use super::clock::{At, Moment};
 use super::decode;
-use super::spi::{Row, Statement, arg};
+use super::spi::{Row, Statement, Under, arg};
 use crate::error::Result;
 
 /// The name under which queue mode is stored: no group can be called so.
@@ -45,6 +45,17 @@ pub fn find(queue: &str, name: &str) -> Result<Option<Group>> {
     FIND.run(&[arg(queue), arg(name)]).first().map(read).transpose()
 }
 
+static ALL: Statement = Statement::new(
+    "SELECT id, registered_at, start_at, start, queue, name FROM queen_mq.consumer_group
+     ORDER BY queue, name",
+    &[],
+);
+
+/// Every group with its queue's name and its own.
+pub fn all(under: &Under) -> Result<Vec<(String, String, Group)>> {
+    ALL.read(&[], under).map(|row| Ok((row.need(5), row.need(6), read(row)?))).collect()
+}
+
 static NAMES: Statement = Statement::new(
     "SELECT queue, name FROM queen_mq.consumer_group WHERE id = $1",
     &[pg_sys::INT8OID],
@@ -59,11 +70,27 @@ pub fn of_queue(queue: &str) -> Result<Vec<Group>> {
     FIND_ALL.run(&[arg(queue)]).map(read).collect()
 }
 
-static TRY_NAME: Statement = Statement::new(
-    "SELECT pg_catalog.pg_try_advisory_xact_lock(
-         pg_catalog.hashtextextended('queen_mq.consumer_group ' || $1 || E'\\n' || $2, 0))",
-    &[pg_sys::TEXTOID, pg_sys::TEXTOID],
-);
+/// What to do about a transaction that is registering the same group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    Wait,
+    PassBy,
+}
+
+macro_rules! name_lock {
+    ($function:literal) => {
+        Statement::new(
+            concat!(
+                "SELECT pg_catalog.",
+                $function,
+                "(pg_catalog.hashtextextended('queen_mq.consumer_group ' || $1 || E'\\n' || $2, 0))"
+            ),
+            &[pg_sys::TEXTOID, pg_sys::TEXTOID],
+        )
+    };
+}
+static TRY_NAME: Statement = name_lock!("pg_try_advisory_xact_lock");
+static LOCK_NAME: Statement = name_lock!("pg_advisory_xact_lock");
 static REGISTER: Statement = Statement::new(
     "INSERT INTO queen_mq.consumer_group (queue, name, registered_at, start_at, start)
      VALUES ($1, $2, $3, $4, $5) ON CONFLICT ON CONSTRAINT consumer_group_once DO NOTHING
@@ -77,18 +104,22 @@ static REGISTER: Statement = Statement::new(
     ],
 );
 
-/// Register the group. None where somebody else has just done so, or is about to: an insert of
-/// the same name would wait for them.
-pub fn try_register(
+/// Register the group. None where somebody else has just done so; or, not to wait for them, is
+/// about to.
+pub fn register(
     queue: &str,
     name: &str,
     now: Moment,
     start_at: Option<Moment>,
     start: Start,
+    patience: Patience,
 ) -> Option<Group> {
-    let free = TRY_NAME.run(&[arg(queue), arg(name)]).first()?.need::<bool>(1);
-    if !free {
-        return None;
+    let names = [arg(queue), arg(name)];
+    match patience {
+        Patience::Wait => drop(LOCK_NAME.run(&names)),
+        Patience::PassBy => {
+            TRY_NAME.run(&names).first()?.get::<bool>(1).filter(|free| *free)?;
+        }
     }
     let row = REGISTER
         .run(&[
@@ -103,10 +134,22 @@ pub fn try_register(
 }
 
 static DELETE: [Statement; 4] = [
-    Statement::new("DELETE FROM queen_mq.progress WHERE cursor_id IN (SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1))", &[pg_sys::INT8ARRAYOID]),
-    Statement::new("DELETE FROM queen_mq.cursor WHERE group_id = ANY ($1)", &[pg_sys::INT8ARRAYOID]),
-    Statement::new("DELETE FROM queen_mq.discovery WHERE group_id = ANY ($1)", &[pg_sys::INT8ARRAYOID]),
-    Statement::new("DELETE FROM queen_mq.consumer_group WHERE id = ANY ($1)", &[pg_sys::INT8ARRAYOID]),
+    Statement::new(
+        "DELETE FROM queen_mq.progress WHERE cursor_id IN (SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1))",
+        &[pg_sys::INT8ARRAYOID],
+    ),
+    Statement::new(
+        "DELETE FROM queen_mq.cursor WHERE group_id = ANY ($1)",
+        &[pg_sys::INT8ARRAYOID],
+    ),
+    Statement::new(
+        "DELETE FROM queen_mq.discovery WHERE group_id = ANY ($1)",
+        &[pg_sys::INT8ARRAYOID],
+    ),
+    Statement::new(
+        "DELETE FROM queen_mq.consumer_group WHERE id = ANY ($1)",
+        &[pg_sys::INT8ARRAYOID],
+    ),
 ];
 static DELETE_RECEIPTS: Statement = Statement::new(
     "DELETE FROM queen_mq.receipt WHERE cursor_id IN

@@ -82,8 +82,7 @@ fn rebase() -> Result<Identity> {
     let stored = HIGHEST.run(&[]).first().map_or(0, |row| unsigned(row.need::<i64>(1)));
     let highest = stored.max(discovery::highest_xid()?);
     let now = clock::now();
-    let identity =
-        Identity { xid_offset: (highest + GAP).saturating_sub(next), void_before: now };
+    let identity = Identity { xid_offset: (highest + GAP).saturating_sub(next), void_before: now };
     let offset = signed(identity.xid_offset);
     ADOPT.run(&[arg(own), arg(generation + 1), arg(offset), arg(At(now))]);
     // Their deadlines are void: make them due, so that the search comes by.

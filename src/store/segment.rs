@@ -85,13 +85,7 @@ static BEYOND: Statement = Statement::new(
     "SELECT id, n, created_at, payloads, transaction_ids, headers FROM queen_mq.segment
      WHERE queue_id = $1 AND partition = $2 AND id > $3 AND ($5 IS NULL OR created_at >= $5)
      ORDER BY id LIMIT $4",
-    &[
-        pg_sys::INT8OID,
-        pg_sys::TEXTOID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::TIMESTAMPTZOID,
-    ],
+    &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
 );
 static NAMED: Statement = Statement::new(
     "SELECT id, n, created_at, payloads, transaction_ids, headers FROM queen_mq.segment
@@ -212,8 +206,7 @@ fn bounds(holes: &Holes) -> (Arg, Arg) {
     (arg(low), arg(high))
 }
 
-static LAST_DRAWN: Statement =
-    Statement::new("SELECT last_value FROM queen_mq.segment_id", &[]);
+static LAST_DRAWN: Statement = Statement::new("SELECT last_value FROM queen_mq.segment_id", &[]);
 
 /// A segment id that no later push will fall below.
 pub fn last_drawn_id(under: &Under) -> u64 {

@@ -214,9 +214,8 @@ impl Row {
         let mut is_null = false;
         // SAFETY: tuple and shape belong to one tuple table that lives until SPI closes;
         // SPI_getbinval answers NULL for a column that is not there.
-        let datum = unsafe {
-            pg_sys::SPI_getbinval(self.tuple, self.shape, column as c_int, &mut is_null)
-        };
+        let datum =
+            unsafe { pg_sys::SPI_getbinval(self.tuple, self.shape, column as c_int, &mut is_null) };
         (!is_null).then_some(datum)
     }
 

@@ -69,8 +69,7 @@ impl Span {
     }
 
     fn holds(&self, id: MessageId) -> bool {
-        self.segment == id.segment()
-            && (self.first..self.first + self.len).contains(&id.index())
+        self.segment == id.segment() && (self.first..self.first + self.len).contains(&id.index())
     }
 }
 

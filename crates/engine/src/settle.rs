@@ -271,12 +271,9 @@ fn apply(
             cursor.waiting.prepend(lease.held.clone());
             let delay = match worst {
                 0 => 0,
-                n => retry_delay(
-                    policy.retry_delay,
-                    policy.retry_backoff,
-                    policy.retry_delay_max,
-                    n,
-                ),
+                n => {
+                    retry_delay(policy.retry_delay, policy.retry_backoff, policy.retry_delay_max, n)
+                }
             };
             cursor.retry_at = (delay > 0).then(|| now.saturating_add(delay));
             receipt = Some(Receipt::of(lease, ending));

@@ -1,0 +1,217 @@
+//! `queen_ack`, `queen_settle`, `queen_extend`: what became of messages, under the lease's fence.
+
+use pgrx::datum::{Interval, TimestampWithTimeZone, Uuid};
+use pgrx::prelude::*;
+use queen_engine::lease::LeaseId;
+use queen_engine::message::MessageId;
+use queen_engine::settle::{Outcome, Status};
+use serde::Deserialize;
+
+use super::args;
+use crate::datum::{BigintArray, Jsonb, TextArray};
+use crate::error::{Error, OrRaise, Result};
+use crate::settling::{Item, Target, extend_lease, settle_lease};
+use crate::store::clock;
+use crate::store::spi::connected;
+
+/// Settle messages of a lease: those of `message_ids` or of `transaction_ids` (not both), or all
+/// that are not settled yet, in `partition` or in all. `status` is 'completed', 'failed', 'retry' or
+/// 'dead_letter'; `error` is kept with a dead letter.
+///
+/// Returns how many were settled or given back, how many had been settled under this lease
+/// before, how many went to the dead letters, and whether nothing of the lease is left.
+///
+/// Errors: QN001 lease_expired, QN002 lease_superseded, QN003 lease_unknown, QN004
+/// message_not_in_lease, QN005 already_settled, 22023. They are raised so that whatever else the
+/// transaction did is rolled back with the ack: this is the fence.
+///
+/// Transaction: takes effect when the caller commits. Waits for a transaction that is settling
+/// the same lease.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_ack(
+    lease_id: Option<Uuid>,
+    message_ids: default!(Option<BigintArray>, "NULL"),
+    status: default!(Option<&str>, "'completed'"),
+    error: default!(Option<&str>, "NULL"),
+    transaction_ids: default!(Option<TextArray>, "NULL"),
+    partition: default!(Option<&str>, "NULL"),
+) -> TableIterator<
+    'static,
+    (
+        name!(settled, i32),
+        name!(already, i32),
+        name!(dead_lettered, i32),
+        name!(lease_released, bool),
+    ),
+> {
+    let report = (|| {
+        let lease = LeaseId(*args::required("lease_id", lease_id)?.as_bytes());
+        let messages = message_ids.map(BigintArray::elements);
+        let messages = args::given_elements::<i64>("message_ids", messages)?;
+        let transactions = transaction_ids.map(TextArray::elements);
+        let transactions = args::given_elements::<String>("transaction_ids", transactions)?;
+        let targets: Vec<Target> = match (messages, transactions) {
+            (None, None) => vec![Target::All],
+            (Some(ids), None) => {
+                ids.into_iter().map(|id| Target::Message(MessageId::from_sql(id))).collect()
+            }
+            (None, Some(ids)) => ids.into_iter().map(Target::Transaction).collect(),
+            (Some(_), Some(_)) => {
+                return Err(Error::invalid(
+                    "message_ids and transaction_ids can't be given together",
+                    "Both were given.",
+                    "Name the messages in one way.",
+                ));
+            }
+        };
+        if targets.is_empty() {
+            return Err(nothing_named());
+        }
+        let status = parse_status(status.unwrap_or("completed"))?;
+        let partition = partition.map(|name| args::name("partition", Some(name))).transpose()?;
+        let item = |target| Item {
+            target,
+            partition: partition.map(str::to_owned),
+            status,
+            error: error.map(str::to_owned),
+        };
+        let items: Vec<Item> = targets.into_iter().map(item).collect();
+        connected(|| settle_lease(lease, &items, false))
+    })()
+    .or_raise();
+    let (settled, already, dead) = report.counts(|_| true);
+    TableIterator::once((settled, already, dead, report.released))
+}
+
+fn nothing_named() -> Error {
+    Error::invalid(
+        "no message is named",
+        "The array is empty.",
+        "Leave it out to settle everything the lease holds.",
+    )
+}
+
+/// A status by its name; an unknown one is an error, never a default.
+pub fn parse_status(name: &str) -> Result<Status> {
+    match name {
+        "completed" => Ok(Status::Completed),
+        "failed" => Ok(Status::Failed),
+        "retry" => Ok(Status::Retry),
+        "dead_letter" => Ok(Status::DeadLetter),
+        other => Err(Error::invalid(
+            format!("unknown status \"{other}\""),
+            "A typing error must not charge or complete a message.",
+            "Use 'completed', 'failed', 'retry' or 'dead_letter'.",
+        )),
+    }
+}
+
+/// One element of `queen_settle`'s results.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Verdict {
+    message_id: Option<i64>,
+    transaction_id: Option<String>,
+    partition: Option<String>,
+    status: String,
+    error: Option<String>,
+}
+
+impl Verdict {
+    fn item(self) -> Result<Item> {
+        Ok(Item {
+            target: target(self.message_id, self.transaction_id)?.ok_or_else(|| {
+                Error::invalid(
+                    "a result names no message",
+                    "It has neither messageId nor transactionId.",
+                    "Give one of the two.",
+                )
+            })?,
+            partition: self.partition,
+            status: parse_status(&self.status)?,
+            error: self.error,
+        })
+    }
+}
+
+/// A message named by one of two ids; None for neither.
+pub fn target(message_id: Option<i64>, transaction_id: Option<String>) -> Result<Option<Target>> {
+    match (message_id, transaction_id) {
+        (Some(id), None) => Ok(Some(Target::Message(MessageId::from_sql(id)))),
+        (None, Some(id)) => Ok(Some(Target::Transaction(id))),
+        (None, None) => Ok(None),
+        (Some(_), Some(_)) => Err(Error::invalid(
+            "messageId and transactionId can't be given together",
+            "One statement has both.",
+            "Name the message in one way.",
+        )),
+    }
+}
+
+/// Settle a mixed batch of one lease as one set. `results` is an array of
+/// `{"messageId" | "transactionId", "partition"?, "status", "error"?}`. Returns a row for each
+/// message with its outcome: completed, failed, retry, dead_lettered, dropped or already. Errors
+/// and transaction behaviour as of `queen_ack`.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_settle(
+    lease_id: Option<Uuid>,
+    results: Option<Jsonb>,
+) -> TableIterator<
+    'static,
+    (
+        name!(message_id, i64),
+        name!(transaction_id, String),
+        name!(partition, String),
+        name!(outcome, &'static str),
+    ),
+> {
+    let report = (|| {
+        let lease = LeaseId(*args::required("lease_id", lease_id)?.as_bytes());
+        let text = args::required("results", results)?.to_text();
+        let verdicts: Vec<Verdict> = super::json::parse("results", &text)?;
+        let items = verdicts.into_iter().map(Verdict::item).collect::<Result<Vec<_>>>()?;
+        if items.is_empty() {
+            return Err(nothing_named());
+        }
+        connected(|| settle_lease(lease, &items, true))
+    })()
+    .or_raise();
+    TableIterator::new(
+        report
+            .settled
+            .into_iter()
+            .map(|s| (s.message.to_sql(), s.transaction_id, s.partition, outcome_name(s.outcome))),
+    )
+}
+
+fn outcome_name(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Completed => "completed",
+        Outcome::Failed => "failed",
+        Outcome::Retry => "retry",
+        Outcome::DeadLettered => "dead_lettered",
+        Outcome::Dropped => "dropped",
+        Outcome::Already => "already",
+    }
+}
+
+/// Hold on to what is left of a lease until at least `lease_time` from now (default: the time the
+/// pop used). Never shortens, never revives. Returns when the lease ends.
+///
+/// Errors: QN001 to QN003 as of `queen_ack`; QN004 when nothing is left to hold; 22023.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_extend(
+    lease_id: Option<Uuid>,
+    lease_time: default!(Option<Interval>, "NULL"),
+) -> Option<TimestampWithTimeZone> {
+    let until = (|| {
+        let lease = LeaseId(*args::required("lease_id", lease_id)?.as_bytes());
+        let duration = lease_time.map(args::lease_time).transpose()?;
+        connected(|| extend_lease(lease, duration))
+    })()
+    .or_raise();
+    clock::timestamp(until)
+}
