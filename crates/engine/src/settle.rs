@@ -174,7 +174,9 @@ pub fn settle(
         already = standing.done.messages().filter(|id| !named.each.contains_key(id)).count();
         // What the lease has given back is nobody's to settle any more, and no error.
         if !matches!(standing.over, Some((Ending::GaveBack, _))) {
-            standing.held.messages().for_each(|id| drop(wanted.entry(id).or_insert(status)));
+            for id in standing.held.messages() {
+                wanted.entry(id).or_insert(status);
+            }
         }
     }
     let mut outcomes = Vec::new();
