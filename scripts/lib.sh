@@ -62,7 +62,7 @@ usable() {
 # there is none at all, this still names Debian's 15, which setup.sh installs.
 choose_pg_config() {
   local on_path
-  if [ -n "${PG_CONFIG:-}" ]; then
+  if [ -n "${PG_CONFIG:-}" ] && [ "$PG_CONFIG" != $DEBIAN_PG_CONFIG ]; then
     PG_CONFIG=$(command -v "$PG_CONFIG") || die "PG_CONFIG names no program"
     # Debian's /usr/bin/pg_config speaks for whatever is newest: take the one it speaks for.
     [ ! -x "$("$PG_CONFIG" --bindir)/pg_config" ] || PG_CONFIG=$("$PG_CONFIG" --bindir)/pg_config

@@ -101,7 +101,7 @@ leftovers() {
   psql "$1" --tuples-only --no-align -c "
     SELECT 'messages of ' || queue FROM queen_messages
     UNION ALL SELECT 'group of ' || queue FROM queen_groups
-    UNION ALL SELECT 'marker ' || key FROM queen_mq.kv WHERE ns LIKE 'exactly-once-%'
+    UNION ALL SELECT 'marker ' || key FROM queen_mq.marker WHERE ns LIKE 'exactly-once-%'
     UNION ALL SELECT 'table ' || oid::regclass FROM pg_class WHERE relname = 'charges'"
 }
 

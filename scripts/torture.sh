@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the concurrency torture for the given number of seconds (600).
+# Runs the concurrency torture:  scripts/torture.sh [SECONDS [OPTION...]]
+# `scripts/torture.sh 60 --help` lists its options, the number of producers for instance.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 choose_pg_config
 PROFILE=${PROFILE:-debug} scripts/install.sh
@@ -7,6 +8,6 @@ describe_pg
 . scripts/cluster.sh
 
 cluster_start torture "shared_preload_libraries = 'queen_mq'" "fsync = off"
-export QUEEN_TORTURE_SECONDS=${1:-600}
-say "torture for $QUEEN_TORTURE_SECONDS seconds"
-cargo test --package queen-tests torture -- --nocapture
+seconds=${1:-600}
+say "torture for $seconds seconds"
+cargo run --quiet --package queen-tests --bin torture -- --seconds "$seconds" "${@:2}"

@@ -1,11 +1,14 @@
-//! Values passed through as PostgreSQL holds them: never parsed, never copied into Rust.
+//! Values passed through as PostgreSQL holds them: never parsed, never rounded.
 
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
 use pgrx::pgrx_sql_entity_graph::metadata::{
     ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
 };
-use pgrx::{FromDatum, IntoDatum, pg_sys};
+use pgrx::{AnyNumeric, FromDatum, IntoDatum, pg_sys};
+use queen_engine::kv::Number;
+
+use crate::error::Error;
 
 /// A jsonb Datum. It lives as long as the memory context it came from.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +22,14 @@ impl Jsonb {
 
     pub fn datum(self) -> pg_sys::Datum {
         self.0
+    }
+
+    /// A copy in `context`, whole and uncompressed: it needs no SPI connection, table or snapshot.
+    pub fn copied_to(self, context: ResultContext) -> Self {
+        // SAFETY: a Jsonb is made from a jsonb Datum, which is a valid varlena.
+        let copy =
+            context.allocate(|| unsafe { pg_sys::pg_detoast_datum_copy(self.0.cast_mut_ptr()) });
+        Self(pg_sys::Datum::from(copy))
     }
 
     /// Bytes of the value as stored, without compression.
@@ -181,7 +192,51 @@ pub fn random() -> u64 {
     // SAFETY: the buffer is as long as said.
     let strong = unsafe { pg_sys::pg_strong_random(bytes.as_mut_ptr().cast(), bytes.len()) };
     if !strong {
-        crate::error::Error::corrupt("the system has no randomness to give").raise();
+        Error::corrupt("the system has no randomness to give").raise();
     }
     u64::from_ne_bytes(bytes)
+}
+
+/// A UUID in its usual form.
+pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
+    let well_formed = digits.len() == 32 && digits.iter().all(u8::is_ascii_hexdigit);
+    let mut bytes = [0; 16];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    well_formed.then_some(bytes)
+}
+
+/// PostgreSQL's numeric, exact.
+#[derive(Clone, Debug, PartialEq, PartialOrd)]
+pub struct Numeric(pub AnyNumeric);
+
+impl Numeric {
+    /// From the text of a number; None where numeric can't hold it.
+    pub fn from_text(text: &str) -> Option<Self> {
+        AnyNumeric::try_from(text).ok().map(Numeric)
+    }
+
+    pub fn to_jsonb(&self) -> Result<Jsonb, Error> {
+        Jsonb::from_text(&self.0.to_string())
+            .ok_or_else(|| Error::corrupt("a numeric did not become jsonb"))
+    }
+}
+
+thread_local! {
+    /// numeric holds 131,072 digits before the point: two numbers of fewer digits have a sum.
+    static BOUNDS: (Option<Numeric>, Option<Numeric>) =
+        (Numeric::from_text("-1e131071"), Numeric::from_text("1e131071"));
+}
+
+impl Number for Numeric {
+    /// NaN is greater than all others.
+    fn is_usable(&self) -> bool {
+        BOUNDS.with(|bounds| matches!(bounds, (Some(low), Some(high)) if low < self && self < high))
+    }
+
+    fn plus(&self, other: &Self) -> Self {
+        Self(self.0.clone() + other.0.clone())
+    }
 }

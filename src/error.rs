@@ -21,6 +21,8 @@ pub enum Code {
     AlreadySettled,
     /// QN010: a required marker write was not applied.
     KvPrecondition,
+    /// A pushed transaction_id was stored before: an outcome of a bundle, never raised.
+    Duplicate,
     /// QN020: the queue holds as many messages as it may.
     QueueFull,
     /// 42704
@@ -49,6 +51,7 @@ impl Code {
             Code::MessageNotInLease => b"QN004",
             Code::AlreadySettled => b"QN005",
             Code::KvPrecondition => b"QN010",
+            Code::Duplicate => b"23505",
             Code::QueueFull => b"QN020",
             Code::UndefinedObject => b"42704",
             Code::ObjectNotInPrerequisiteState => b"55000",
@@ -80,13 +83,15 @@ pub struct Error {
     pub message: String,
     pub detail: Option<String>,
     pub hint: Option<String>,
+    /// What a bundle's answer says of it, beyond the message.
+    pub facts: Option<serde_json::Value>,
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), detail: None, hint: None }
+        Self { code, message: message.into(), detail: None, hint: None, facts: None }
     }
 
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
@@ -96,6 +101,11 @@ impl Error {
 
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
+        self
+    }
+
+    pub fn facts(mut self, facts: serde_json::Value) -> Self {
+        self.facts = Some(facts);
         self
     }
 

@@ -16,6 +16,7 @@ mod search;
 mod settings;
 mod settling;
 mod store;
+mod subtransaction;
 mod wait;
 
 ::pgrx::pg_module_magic!(name, version);
@@ -31,5 +32,23 @@ pgrx::extension_sql_file!(
     "../sql/views.sql",
     name = "views",
     requires = ["tables", api::watch::queen_mq::group_figures]
+);
+pgrx::extension_sql_file!(
+    "../sql/comments.sql",
+    name = "comments",
+    requires = [
+        api::queue::queen_configure,
+        api::queue::queen_delete_queue,
+        api::push::queen_push,
+        api::push::queen_push_batch,
+        api::push::queen_push_items,
+        api::pop::queen_pop,
+        api::settle::queen_ack,
+        api::settle::queen_settle,
+        api::settle::queen_extend,
+        api::group::queen_subscribe,
+        api::bundle::queen_tx_commit,
+        api::watch::queen_mq::group_figures
+    ]
 );
 pgrx::extension_sql_file!("../sql/grants.sql", name = "grants", finalize);

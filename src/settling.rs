@@ -113,13 +113,18 @@ pub struct Locked {
     held: Vec<Held>,
 }
 
-/// Lock the cursors of a lease, in ascending order, waiting for whoever holds one of them.
-pub fn lock(lease: LeaseId) -> Result<Locked> {
-    let cursors = match lease.handle() {
+/// The cursors that a lease covers, ascending.
+pub fn cursors_of(lease: LeaseId) -> Vec<u64> {
+    match lease.handle() {
         Some(Handle::Cursor(id)) => vec![id],
         Some(Handle::Set(id)) => lease_set::cursors(id),
         None => Vec::new(),
-    };
+    }
+}
+
+/// Lock the cursors of a lease, in ascending order, waiting for whoever holds one of them.
+pub fn lock(lease: LeaseId) -> Result<Locked> {
+    let cursors = cursors_of(lease);
     let identity = identity::current()?;
     let located = cursor::lock(&cursors)?;
     let unknown = || explain(lease, &Refusal::Unknown, clock::now());
@@ -339,6 +344,26 @@ impl Locked {
         Ok(())
     }
 
+    /// Where the lease still holds something, the cursor as it would be with the lease extended,
+    /// and its new deadline. Refused if that is nowhere, or if it was lost anywhere.
+    fn extended(&self, duration: Option<i64>) -> Result<Vec<(usize, Cursor, Moment)>> {
+        let mut extended = Vec::new();
+        let mut nothing_left = Refusal::Unknown;
+        for (place, held) in self.held.iter().enumerate() {
+            let (cursor, receipt) = (&held.located.cursor, held.receipt.as_ref());
+            let void_before = self.identity.void_before;
+            match extend(cursor, self.lease, receipt, duration, self.now, void_before) {
+                Ok((cursor, deadline)) => extended.push((place, cursor, deadline)),
+                Err(refusal @ Refusal::NotInLease { .. }) => nothing_left = refusal,
+                Err(refusal) => return Err(explain(self.lease, &refusal, self.now)),
+            }
+        }
+        match extended.is_empty() {
+            false => Ok(extended),
+            true => Err(explain(self.lease, &nothing_left, self.now)),
+        }
+    }
+
     fn not_in_lease(&self, what: &str) -> Error {
         Error::new(Code::MessageNotInLease, format!("{what} is not part of lease {}", self.lease))
             .detail("The lease was never given it, or has given it back.")
@@ -367,30 +392,21 @@ fn contradiction(what: &str) -> Error {
     )
 }
 
+/// Refuse unless the lease is live and holds something.
+pub fn require_live(lease: LeaseId) -> Result<()> {
+    lock(lease)?.extended(None).map(|_| ())
+}
+
 /// Hold on to a lease for at least `duration` from now; returns when it ends.
 pub fn extend_lease(lease: LeaseId, duration: Option<i64>) -> Result<Moment> {
     let locked = lock(lease)?;
-    let mut until: Option<Moment> = None;
-    let mut nothing_left = None;
-    for held in &locked.held {
-        let (cursor, receipt) = (&held.located.cursor, held.receipt.as_ref());
-        let void_before = locked.identity.void_before;
-        match extend(cursor, lease, receipt, duration, locked.now, void_before) {
-            Ok((cursor, deadline)) => {
-                locked.write_cursor(held, &cursor)?;
-                until = Some(until.map_or(deadline, |first| first.min(deadline)));
-            }
-            Err(refusal @ Refusal::NotInLease { .. }) => nothing_left = Some(refusal),
-            Err(refusal) => return Err(explain(lease, &refusal, locked.now)),
-        }
+    let extended = locked.extended(duration)?;
+    let mut until = Moment::MAX;
+    for (place, cursor, deadline) in extended {
+        locked.write_cursor(&locked.held[place], &cursor)?;
+        until = until.min(deadline);
     }
-    match (until, nothing_left) {
-        (Some(until), _) => Ok(until),
-        (None, refusal) => {
-            let refusal = refusal.unwrap_or(Refusal::Unknown);
-            Err(explain(lease, &refusal, locked.now))
-        }
-    }
+    Ok(until)
 }
 
 /// A refusal in the user's words.

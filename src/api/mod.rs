@@ -1,11 +1,13 @@
 //! The SQL functions, one file a family: arguments in, rows out.
 
 mod args;
-mod group;
+pub mod bundle;
+pub mod group;
 mod json;
-mod pop;
-mod push;
-mod queue;
+mod kv;
+pub mod pop;
+pub mod push;
+pub mod queue;
 mod register;
-mod settle;
+pub mod settle;
 pub mod watch;

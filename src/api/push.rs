@@ -39,6 +39,8 @@ pub struct Pushed {
     pub message: i64,
     pub transaction_id: String,
     pub duplicate: bool,
+    /// The duplicate's original was there before this call.
+    pub was_stored_before: bool,
 }
 
 impl Pushed {
@@ -393,6 +395,7 @@ impl<'a> Batch<'a> {
                     message: self.original[first].unwrap_or(own.to_sql()),
                     transaction_id: given.unwrap_or_else(|| own.derived_transaction_id()),
                     duplicate: first != at || self.original[first].is_some(),
+                    was_stored_before: self.original[first].is_some(),
                 }
             })
             .collect()

@@ -1,5 +1,6 @@
 //! The server's clock, and its types in microseconds.
 
+use pgrx::datum::ToIsoString;
 use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
@@ -67,4 +68,11 @@ pub fn show(moment: Moment) -> String {
     unsafe { std::ffi::CStr::from_ptr(pg_sys::timestamptz_to_str(moment)) }
         .to_string_lossy()
         .into_owned()
+}
+
+/// As in JSON: ISO 8601 with microseconds, UTC.
+pub fn iso(moment: Moment) -> String {
+    timestamp(moment)
+        .and_then(|at| at.to_iso_string_with_timezone("UTC").ok())
+        .unwrap_or_else(|| show(moment))
 }

@@ -11,6 +11,7 @@ pub mod codec;
 pub mod cursor;
 pub mod discovery;
 pub mod holes;
+pub mod kv;
 pub mod lease;
 pub mod message;
 pub mod pop;

@@ -1,9 +1,12 @@
 //! Asserting: SQLSTATEs, totals with a deadline, drained queues.
 
 use std::fmt::Debug;
+use std::future::Future;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use tokio::sync::Barrier;
 use tokio::time::sleep;
 use tokio_postgres::Error;
 use tokio_postgres::error::DbError;
@@ -70,6 +73,42 @@ impl<T: Debug> Fails for Result<T, Error> {
         }
         Ok(raised.clone())
     }
+}
+
+/// Run something in all sessions at once, as closely as tasks can start together. The results
+/// in the order of the sessions.
+pub async fn at_once<T, F>(
+    sessions: Vec<Session>,
+    act: impl Fn(usize, Arc<Session>) -> F,
+) -> Result<Vec<T>>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let barrier = Arc::new(Barrier::new(sessions.len()));
+    let mut tasks = Vec::new();
+    for (number, session) in sessions.into_iter().enumerate() {
+        let (barrier, act) = (barrier.clone(), act(number, Arc::new(session)));
+        tasks.push(tokio::spawn(async move {
+            barrier.wait().await;
+            act.await
+        }));
+    }
+    let mut results = Vec::new();
+    for task in tasks {
+        results.push(task.await?);
+    }
+    Ok(results)
+}
+
+/// Wait until a lease has run out, by the server's clock.
+pub async fn expiry(session: &Session, message: &Message) -> Result<()> {
+    let end = message.expires_at()?;
+    eventually("end of the lease", Duration::from_secs(20), async || {
+        let row = session.row("SELECT clock_timestamp() > $1", &[&end]).await?;
+        Ok(row.get::<_, bool>(0).then_some(()))
+    })
+    .await
 }
 
 /// Pop and complete until `total` messages have come, then see that no more do. In the order of

@@ -10,5 +10,8 @@ pub mod queen;
 pub mod torture;
 
 pub use db::{Session, TestDb};
-pub use expect::{Fails, drain, eventually};
-pub use queen::{Ack, Item, Message, Outcome, Pop, Push, PushBatch, Pushed, Settled};
+pub use expect::{Fails, at_once, complete, drain, eventually, expiry};
+pub use queen::{
+    Ack, Applied, Item, Message, Outcome, Pop, Push, PushBatch, Pushed, Settled, marker, n,
+    numbers, put_if_absent, settle,
+};

@@ -10,6 +10,16 @@ use uuid::Uuid;
 
 use crate::Session;
 
+/// The payload of most tests: a number.
+pub fn n(number: i64) -> Value {
+    json!({ "n": number })
+}
+
+/// The numbers of messages, in the order of their delivery.
+pub fn numbers(messages: &[Message]) -> Vec<i64> {
+    messages.iter().map(|one| one.payload["n"].as_i64().unwrap_or(i64::MIN)).collect()
+}
+
 /// `queen_push`.
 #[derive(Clone, Debug)]
 pub struct Push {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Parser;
 use queen_tests::TestDb;
 use queen_tests::torture::{Config, torture};
@@ -57,5 +57,6 @@ async fn main() -> Result<()> {
     let db = TestDb::alone().await?;
     let report = torture(config, db.config()).await?;
     println!("{report}");
-    report.clean()
+    ensure!(report.violations.is_empty(), "the torture found violations");
+    Ok(())
 }

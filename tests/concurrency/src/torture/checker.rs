@@ -146,7 +146,6 @@ impl<'a> Facts<'a> {
 /// What one group did.
 struct View<'a> {
     facts: &'a Facts<'a>,
-    group: GroupId,
     name: &'a str,
     registered: Option<(Stamp, Stamp)>,
     deliveries: Vec<&'a Delivery>,
@@ -164,7 +163,6 @@ impl<'a> View<'a> {
         let about = &history.groups[group as usize];
         let mut view = Self {
             facts,
-            group,
             name: &about.name,
             registered: about.registered,
             deliveries: history.deliveries.iter().filter(|one| one.group == group).collect(),

@@ -107,8 +107,11 @@ impl Report {
     }
 }
 
-/// Violations beyond these are counted only.
-const SHOWN: usize = 12;
+/// Violations of one kind beyond these are counted only.
+const SHOWN: usize = 3;
+
+/// When nothing more is completed for so long, nothing more will come.
+const STALLED: Duration = Duration::from_secs(10);
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -117,11 +120,16 @@ impl fmt::Display for Report {
             writeln!(f, "{n:>10} {name}")?;
         }
         writeln!(f, "{:>10} violations", self.violations.len())?;
-        for violation in self.violations.iter().take(SHOWN) {
-            writeln!(f, "  {violation}")?;
+        let mut kinds: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for violation in &self.violations {
+            let (kind, text) = violation.split_once(": ").unwrap_or(("", violation));
+            kinds.entry(kind).or_default().push(text);
         }
-        if self.violations.len() > SHOWN {
-            writeln!(f, "  …")?;
+        for (kind, texts) in kinds {
+            writeln!(f, "{:>10} {kind}, such as", texts.len())?;
+            for text in texts.iter().take(SHOWN) {
+                writeln!(f, "{:>14} {text}", "-")?;
+            }
         }
         Ok(())
     }
@@ -174,8 +182,8 @@ pub async fn torture(config: Config, target: &Target) -> Result<Report> {
     }
     let (registered, drained) = registered?;
 
-    let started = Instant::now();
     lefts.push(replay(&shared).await?);
+    let started = Instant::now();
     let mut report = judge(&shared, registered, lefts);
     report.stats.insert("milliseconds to drain", drained.as_millis() as u64);
     report.stats.insert("milliseconds to judge", started.elapsed().as_millis() as u64);
@@ -240,8 +248,16 @@ async fn conduct(
     }
     shared.draining.store(true, Ordering::Relaxed);
     let started = Instant::now();
-    while shared.backlog() > 0 && started.elapsed() < config.drain_for {
+    let mut seen = (0, Instant::now());
+    while shared.backlog() > 0
+        && started.elapsed() < config.drain_for
+        && seen.1.elapsed() < STALLED
+    {
         watch(consumers, Duration::from_millis(20)).await?;
+        let completed = shared.completed.iter().map(|n| n.load(Ordering::Relaxed)).sum();
+        if completed != seen.0 {
+            seen = (completed, Instant::now());
+        }
     }
     // What is missing now is found, and named, by the checker. The late group is alone and
     // leaves nothing behind: it has all once pops stay empty.
@@ -296,14 +312,17 @@ async fn replay(shared: &Arc<Shared>) -> Result<Left> {
     let worker = Worker::start(shared.clone(), 4000).await?;
     let mut reader = Consumer::new(worker, REPLAY, None, Manners::Gentle);
     let completed = &shared.completed[REPLAY as usize];
-    let started = Instant::now();
+    let mut progress = Instant::now();
     let mut empty = 0;
-    while empty < 10 && started.elapsed() < shared.config.drain_for {
+    while empty < 10 && progress.elapsed() < STALLED {
         let before = completed.load(Ordering::Relaxed);
         let came = reader.step().await?;
+        if came > 0 {
+            progress = Instant::now();
+        }
         let idle = came == 0 && completed.load(Ordering::Relaxed) == before;
-        let complete = before >= expected;
-        empty = if idle && complete { empty + 1 } else { 0 };
+        // More than expected would come now, less until nothing has come for long.
+        empty = if idle && before >= expected { empty + 1 } else { 0 };
     }
     Ok(reader.worker.finish())
 }

@@ -149,7 +149,7 @@ pub struct Left {
 
 impl Worker {
     pub async fn start(shared: Arc<Shared>, number: u64) -> Result<Self> {
-        let session = connect(&shared.target).await?;
+        let session = first_connection(&shared).await?;
         let rng = StdRng::seed_from_u64(shared.config.seed.wrapping_mul(1009).wrapping_add(number));
         let answered = shared.clock.tick();
         Ok(Self {
@@ -310,6 +310,20 @@ impl Worker {
         self.ended(committed);
         self.answered();
         Ok(committed)
+    }
+}
+
+/// The server may be away just now, if that is part of the plan.
+async fn first_connection(shared: &Shared) -> Result<Session> {
+    let started = Instant::now();
+    loop {
+        match connect(&shared.target).await {
+            Ok(session) => return Ok(session),
+            Err(_) if shared.config.survives() && started.elapsed() < COME_BACK => {
+                sleep(Duration::from_millis(20)).await;
+            }
+            Err(error) => return Err(error).context("connecting"),
+        }
     }
 }
 

@@ -1,0 +1,26 @@
+-- What \df+ and \d+ tell. The reference is in the functions' documentation.
+
+COMMENT ON FUNCTION queen_configure IS
+    'Create a queue or change its options (NULL keeps, unset puts back to the default); returns the options in effect';
+COMMENT ON FUNCTION queen_delete_queue IS
+    'Remove a queue with its log, groups, leases and dead letters; returns the number of messages removed';
+COMMENT ON FUNCTION queen_push IS
+    'Append one message to a partition of a queue; a transaction_id seen within the dedup window is a duplicate';
+COMMENT ON FUNCTION queen_push_batch IS
+    'Append messages to one partition of a queue, in order; one row for each';
+COMMENT ON FUNCTION queen_push_items IS
+    'Append messages to several queues and partitions: [{"queue","payload","partition"?,"transactionId"?,"headers"?}]';
+COMMENT ON FUNCTION queen_pop IS
+    'Take messages for a consumer group (NULL: queue mode) and hold them under a lease';
+COMMENT ON FUNCTION queen_ack IS
+    'Settle messages of a lease (all that is left, or those named) as completed, failed, retry or dead_letter; a lost lease raises QN001 to QN004';
+COMMENT ON FUNCTION queen_settle IS
+    'Settle a mixed batch of one lease: [{"messageId"|"transactionId","partition"?,"status","error"?}]';
+COMMENT ON FUNCTION queen_extend IS
+    'Hold on to a lease for longer; never shortens, never revives; returns when it ends';
+COMMENT ON FUNCTION queen_subscribe IS
+    'Register a consumer group: mode new, all, or from a time; false if it existed';
+COMMENT ON FUNCTION queen_tx_commit IS
+    'Settle, push and write markers, all or nothing, inside the caller''s transaction';
+COMMENT ON FUNCTION queen_mq.group_figures IS
+    'Behind the view queen_groups';

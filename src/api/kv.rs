@@ -1,0 +1,401 @@
+//! Key/value markers: small facts with an expiry, written in the caller's transaction and
+//! compared by version. What they decide is in `queen_engine::kv`, how it is written in
+//! `store::marker`.
+//!
+//! What all functions here share. A marker is named by a namespace `^[a-z0-9][a-z0-9._-]{0,63}$`
+//! and a key of 1 to 512 bytes; its value is any jsonb up to 65536 bytes as stored, JSON null
+//! included. An expired marker is gone at once, whether or not a sweep has run, judged by
+//! `clock_timestamp()` read once at the start of the call; at the very moment it is gone.
+//! NULL for an argument with a default means the default; NULL for any other, and any malformed
+//! argument, is 22023.
+//!
+//! The writes return `(applied, value, version, reason)`: applied with the new value and version
+//! (the deleted ones of a delete, the present ones of a check), or not applied with a reason and
+//! the value and version of the live marker, NULL if there is none. `required => true` raises
+//! QN010 instead of returning applied = false. A write waits for another transaction that is
+//! writing the same marker, and is seen by others at commit. In REPEATABLE READ, a marker that
+//! changed after the transaction's snapshot is 40001, never a wrong answer.
+
+// pgrx wants the columns of a result spelled out where they are returned.
+#![allow(clippy::type_complexity)]
+
+use pgrx::datum::{Interval, TimestampWithTimeZone};
+use pgrx::prelude::*;
+use queen_engine::kv::{self, Expect, Micros, Name, Ttl};
+
+use super::args;
+use crate::datum::{Jsonb, Numeric, ResultContext, TextArray};
+use crate::error::{Error, OrRaise, Result};
+use crate::store::marker::{self, Held, KvOp};
+use crate::store::{clock, spi};
+
+extension_sql_file!(
+    "../../sql/marker.sql",
+    name = "marker",
+    requires = [
+        "tables",
+        queen_kv_get,
+        queen_kv_get_many,
+        queen_kv_list,
+        queen_kv_put,
+        queen_kv_put_if_absent,
+        queen_kv_delete,
+        queen_kv_incr,
+        queen_kv_check
+    ]
+);
+
+/// One marker, by name.
+///
+/// Returns one row; `found` is false and value, version, expires_at, updated_at are NULL where no
+/// live marker has that name. `expires_at` is NULL for a marker that is kept forever.
+///
+/// Errors: 22023. Reads the statement's snapshot, takes no lock and no transaction id; works on a
+/// standby.
+///
+/// Source: API.md, Key/value markers.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_kv_get(
+    ns: Option<&str>,
+    key: Option<&str>,
+) -> TableIterator<
+    'static,
+    (
+        name!(found, bool),
+        name!(key, String),
+        name!(value, Option<Jsonb>),
+        name!(version, Option<i64>),
+        name!(expires_at, Option<TimestampWithTimeZone>),
+        name!(updated_at, Option<TimestampWithTimeZone>),
+    ),
+> {
+    let context = ResultContext::here();
+    let read = || {
+        let name = name(ns, key)?;
+        let held = spi::connected(|| Ok(marker::get(name, clock::now(), context)))?;
+        Ok(looked_up(name.key(), held))
+    };
+    TableIterator::once(read().or_raise())
+}
+
+/// Several markers of one namespace, by name.
+///
+/// Returns the columns of `queen_kv_get`, one row per element of `keys` in their order, a key
+/// named twice twice. All are read at one moment. An empty array gives no rows.
+///
+/// Errors: 22023, also for an array of more than one dimension and for NULL elements. Reads the
+/// statement's snapshot, takes no lock and no transaction id; works on a standby.
+///
+/// Source: API.md, Key/value markers; Ranges.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_kv_get_many(
+    ns: Option<&str>,
+    keys: Option<TextArray>,
+) -> TableIterator<
+    'static,
+    (
+        name!(found, bool),
+        name!(key, String),
+        name!(value, Option<Jsonb>),
+        name!(version, Option<i64>),
+        name!(expires_at, Option<TimestampWithTimeZone>),
+        name!(updated_at, Option<TimestampWithTimeZone>),
+    ),
+> {
+    let context = ResultContext::here();
+    let read = || {
+        let ns = args::required("ns", ns)?;
+        kv::check_ns(ns)?;
+        let keys = wanted(args::required("keys", keys)?)?;
+        let names = keys.iter().map(String::as_str).collect();
+        let held = spi::connected(|| Ok(marker::get_many(ns, names, clock::now(), context)))?;
+        Ok(keys.iter().zip(held).map(|(key, held)| looked_up(key, held)).collect::<Vec<_>>())
+    };
+    TableIterator::new(read().or_raise())
+}
+
+/// The live markers of a namespace, in byte order of their keys.
+///
+/// `prefix` is literal text, '' for all; `after` is the last key of the page before, itself not
+/// returned again; `max_rows` is 1 to 1000.
+///
+/// Errors: 22023. Reads the statement's snapshot, takes no lock and no transaction id; works on a
+/// standby. Visits only the part of the primary key that has the prefix.
+///
+/// Source: API.md, Key/value markers.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_kv_list(
+    ns: Option<&str>,
+    prefix: default!(Option<&str>, "''"),
+    after: default!(Option<&str>, "NULL"),
+    max_rows: default!(Option<i32>, "100"),
+) -> TableIterator<
+    'static,
+    (
+        name!(key, String),
+        name!(value, Jsonb),
+        name!(version, i64),
+        name!(expires_at, Option<TimestampWithTimeZone>),
+        name!(updated_at, Option<TimestampWithTimeZone>),
+    ),
+> {
+    let context = ResultContext::here();
+    let read = || {
+        let ns = args::required("ns", ns)?;
+        kv::check_ns(ns)?;
+        let range = kv::range(prefix.unwrap_or(""), after);
+        let max_rows = kv::check_max_rows(max_rows.unwrap_or(100))?;
+        spi::connected(|| Ok(marker::list(ns, &range, max_rows, clock::now(), context)))
+    };
+    TableIterator::new(read().or_raise().into_iter().map(|(key, held)| {
+        let (expires_at, updated_at) =
+            (held.expires_at.and_then(clock::timestamp), clock::timestamp(held.updated_at));
+        (key, held.value, held.version, expires_at, updated_at)
+    }))
+}
+
+/// Write a marker, whatever is there, or (with `expect`) only over what is expected.
+///
+/// `expect`: 0, there must be none; a version, the marker must have exactly this one, and nothing
+/// is created. Exactly one of `ttl` (greater than zero) and `forever => true`; it replaces the
+/// expiry that was there. Over an expired marker the new one is new, with its own creation time.
+///
+/// Reasons: `exists` (expect 0), `absent` and `version` (expect a version). Errors: 22023, QN010.
+///
+/// Source: API.md, Key/value markers; fine print 13.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_kv_put(
+    ns: Option<&str>,
+    key: Option<&str>,
+    value: Option<Jsonb>,
+    ttl: default!(Option<Interval>, "NULL"),
+    forever: default!(Option<bool>, "false"),
+    expect: default!(Option<i64>, "NULL"),
+    required: default!(Option<bool>, "false"),
+) -> TableIterator<
+    'static,
+    (
+        name!(applied, bool),
+        name!(value, Option<Jsonb>),
+        name!(version, Option<i64>),
+        name!(reason, Option<&'static str>),
+    ),
+> {
+    TableIterator::once(write(ns, key, required, |now| {
+        let expires_at = expiry(ttl, forever, now)?;
+        KvOp::put(args::required("value", value)?, expires_at, Expect::new(expect)?)
+    }))
+}
+
+/// Write a marker unless there is one: of any number of concurrent calls for one key, one wins.
+///
+/// The others wait for the winner's transaction and then report `exists` with the winner's value
+/// and version; if it rolls back, the next one wins. An expired marker does not count.
+///
+/// Reasons: `exists`. Errors: 22023, QN010.
+///
+/// Source: API.md, Key/value markers; fine print 13.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_kv_put_if_absent(
+    ns: Option<&str>,
+    key: Option<&str>,
+    value: Option<Jsonb>,
+    ttl: default!(Option<Interval>, "NULL"),
+    forever: default!(Option<bool>, "false"),
+    required: default!(Option<bool>, "false"),
+) -> TableIterator<
+    'static,
+    (
+        name!(applied, bool),
+        name!(value, Option<Jsonb>),
+        name!(version, Option<i64>),
+        name!(reason, Option<&'static str>),
+    ),
+> {
+    TableIterator::once(write(ns, key, required, |now| {
+        let expires_at = expiry(ttl, forever, now)?;
+        KvOp::put(args::required("value", value)?, expires_at, Expect::Absent)
+    }))
+}
+
+/// Delete a marker, or (with `expect`) only the version expected.
+///
+/// Applied, it returns what it deleted. `expect => 0` is applied, with NULLs, where there is none.
+///
+/// Reasons: `absent`, `version`, `exists` (expect 0). Errors: 22023, QN010.
+///
+/// Source: API.md, Key/value markers; fine print 13.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_kv_delete(
+    ns: Option<&str>,
+    key: Option<&str>,
+    expect: default!(Option<i64>, "NULL"),
+    required: default!(Option<bool>, "false"),
+) -> TableIterator<
+    'static,
+    (
+        name!(applied, bool),
+        name!(value, Option<Jsonb>),
+        name!(version, Option<i64>),
+        name!(reason, Option<&'static str>),
+    ),
+> {
+    TableIterator::once(write(ns, key, required, |_| Ok(KvOp::delete(Expect::new(expect)?))))
+}
+
+/// Add to a marker that is a number; one that is not there counts as zero.
+///
+/// A sum outside `min` and `max` is refused, not clipped, also on creation. The arithmetic is
+/// numeric's, exact. Exactly one of `ttl` and `forever => true` is said, but it counts on creation
+/// only: an existing marker keeps its expiry.
+///
+/// Reasons: `limit`, `type` (the value is not a number). Errors: 22023 (also for NaN, infinite
+/// numbers, min > max, and a sum that a marker can't hold), QN010.
+///
+/// Source: API.md, Key/value markers; fine print 13.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+#[allow(clippy::too_many_arguments)]
+fn queen_kv_incr(
+    ns: Option<&str>,
+    key: Option<&str>,
+    delta: default!(Option<AnyNumeric>, "1"),
+    ttl: default!(Option<Interval>, "NULL"),
+    forever: default!(Option<bool>, "false"),
+    min: default!(Option<AnyNumeric>, "NULL"),
+    max: default!(Option<AnyNumeric>, "NULL"),
+    required: default!(Option<bool>, "false"),
+) -> TableIterator<
+    'static,
+    (
+        name!(applied, bool),
+        name!(value, Option<Jsonb>),
+        name!(version, Option<i64>),
+        name!(reason, Option<&'static str>),
+    ),
+> {
+    TableIterator::once(write(ns, key, required, |now| {
+        let expires_at = expiry(ttl, forever, now)?;
+        let delta = Numeric(delta.unwrap_or_else(|| AnyNumeric::from(1)));
+        KvOp::incr(delta, min.map(Numeric), max.map(Numeric), expires_at)
+    }))
+}
+
+/// Assert that a marker has exactly this version, or (expect 0) that there is none.
+///
+/// Writes nothing. A marker that was found as expected stays so until the transaction ends: others
+/// may check it too, but who would change it waits. Absence is true at the moment of the call; to
+/// claim it, use `queen_kv_put_if_absent`.
+///
+/// Reasons: `exists`, `absent`, `version`. Errors: 22023, QN010.
+///
+/// Source: API.md, Key/value markers; fine print 13.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_kv_check(
+    ns: Option<&str>,
+    key: Option<&str>,
+    expect: Option<i64>,
+    required: default!(Option<bool>, "false"),
+) -> TableIterator<
+    'static,
+    (
+        name!(applied, bool),
+        name!(value, Option<Jsonb>),
+        name!(version, Option<i64>),
+        name!(reason, Option<&'static str>),
+    ),
+> {
+    TableIterator::once(write(ns, key, required, |_| {
+        Ok(KvOp::check(Expect::new(Some(args::required("expect", expect)?))?))
+    }))
+}
+
+type Written = (bool, Option<Jsonb>, Option<i64>, Option<&'static str>);
+
+/// Everything is checked before anything is read or written.
+fn write(
+    ns: Option<&str>,
+    key: Option<&str>,
+    required: Option<bool>,
+    op: impl FnOnce(Micros) -> Result<KvOp>,
+) -> Written {
+    let context = ResultContext::here();
+    let run = || {
+        let now = clock::now();
+        let name = name(ns, key)?;
+        let op = op(now)?;
+        let outcome = spi::connected(|| marker::apply(name, &op, now, context))?;
+        if required == Some(true) && !outcome.applied {
+            return Err(outcome.precondition(name));
+        }
+        let reason = outcome.reason.map(kv::Reason::as_str);
+        Ok((outcome.applied, outcome.value, outcome.version, reason))
+    };
+    run().or_raise()
+}
+
+type LookedUp = (
+    bool,
+    String,
+    Option<Jsonb>,
+    Option<i64>,
+    Option<TimestampWithTimeZone>,
+    Option<TimestampWithTimeZone>,
+);
+
+fn looked_up(key: &str, held: Option<Held>) -> LookedUp {
+    let key = key.to_owned();
+    match held {
+        None => (false, key, None, None, None, None),
+        Some(Held { value, version, expires_at, updated_at }) => (
+            true,
+            key,
+            Some(value),
+            Some(version),
+            expires_at.and_then(clock::timestamp),
+            clock::timestamp(updated_at),
+        ),
+    }
+}
+
+fn name<'a>(ns: Option<&'a str>, key: Option<&'a str>) -> Result<Name<'a>> {
+    Ok(Name::new(args::required("ns", ns)?, args::required("key", key)?)?)
+}
+
+/// The keys of an array, each of them a good one.
+fn wanted(keys: TextArray) -> Result<Vec<String>> {
+    let keys: Option<Vec<String>> = args::elements("keys", keys.elements())?.into_iter().collect();
+    let keys = keys.ok_or_else(|| {
+        Error::invalid("keys must not contain NULL", "An element is NULL.", "Name each marker.")
+    })?;
+    keys.iter().try_for_each(|key| kv::check_key(key))?;
+    Ok(keys)
+}
+
+/// When a marker written now expires. The bundle's `ttlSeconds` is a [`Ttl`] of microseconds.
+pub(super) fn expires_at(ttl: Option<Ttl>, forever: bool, now: Micros) -> Result<Option<Micros>> {
+    Ok(kv::expiry(ttl, forever, now, |ttl| plus(now, ttl))?)
+}
+
+fn expiry(ttl: Option<Interval>, forever: Option<bool>, now: Micros) -> Result<Option<Micros>> {
+    let ttl = ttl.map(|i| Ttl { months: i.months(), days: i.days(), micros: i.micros() });
+    expires_at(ttl, forever.unwrap_or(false), now)
+}
+
+/// `now + interval`, by the calendar of the session's time zone.
+fn plus(now: Micros, ttl: Ttl) -> Micros {
+    let mut interval = pg_sys::Interval { time: ttl.micros, day: ttl.days, month: ttl.months };
+    let args = [now.into_datum(), Some(pg_sys::Datum::from(&raw mut interval))];
+    // SAFETY: the function takes a timestamptz and a pointer to an interval, which lives across
+    // the call, and returns a timestamptz.
+    let sum = unsafe { pgrx::direct_function_call(pg_sys::timestamptz_pl_interval, &args) };
+    // It never returns NULL; `now` would be refused as a ttl of nothing.
+    sum.unwrap_or(now)
+}
