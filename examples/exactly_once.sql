@@ -309,7 +309,7 @@ FROM queen_ack(:'rival_lease_id', transaction_ids => ARRAY['order-ORD-10']);
 \echo
 \echo cleaning up
 SELECT array_agg('charge:ORD-' || n) AS keys FROM generate_series(1, 10) AS n \gset
-SELECT count(queen_kv_delete(:'run', key)) AS markers FROM unnest(:'keys'::text[]) AS key \gset
+SELECT count(*) FILTER (WHERE applied) AS markers FROM unnest(:'keys'::text[]) AS k, queen_kv_delete(:'run', k) \gset
 SELECT queen_delete_queue(:'run') AS messages \gset
 SELECT queen_delete_queue(:'receipts') AS messages \gset
 

@@ -121,12 +121,14 @@ pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 /// Our statements are all look-ups by an index that was made for them. On a table without
 /// statistics, or with those of a quieter hour, the planner would now and then prefer to read it
 /// whole, and the session would keep that plan. So while they are planned and run, index scans and
-/// nested loops are the only choice.
+/// nested loops are the only choice. What is ruled out counts as very expensive, which would make
+/// PostgreSQL compile the plan to machine code first, so that is off as well.
 struct PinnedPlans {
     seqscan: bool,
     bitmapscan: bool,
     hashjoin: bool,
     mergejoin: bool,
+    jit: bool,
     cache_mode: c_int,
 }
 
@@ -140,12 +142,14 @@ impl PinnedPlans {
                 bitmapscan: pg_sys::enable_bitmapscan,
                 hashjoin: pg_sys::enable_hashjoin,
                 mergejoin: pg_sys::enable_mergejoin,
+                jit: pg_sys::jit_enabled,
                 cache_mode: pg_sys::plan_cache_mode,
             };
             pg_sys::enable_seqscan = false;
             pg_sys::enable_bitmapscan = false;
             pg_sys::enable_hashjoin = false;
             pg_sys::enable_mergejoin = false;
+            pg_sys::jit_enabled = false;
             pg_sys::plan_cache_mode =
                 pg_sys::PlanCacheMode::PLAN_CACHE_MODE_FORCE_GENERIC_PLAN as c_int;
             before
@@ -161,6 +165,7 @@ impl Drop for PinnedPlans {
             pg_sys::enable_bitmapscan = self.bitmapscan;
             pg_sys::enable_hashjoin = self.hashjoin;
             pg_sys::enable_mergejoin = self.mergejoin;
+            pg_sys::jit_enabled = self.jit;
             pg_sys::plan_cache_mode = self.cache_mode;
         }
     }

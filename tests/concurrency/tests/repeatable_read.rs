@@ -1,0 +1,142 @@
+//! In REPEATABLE READ a conflict is a 40001, never a stale answer.
+
+use std::slice;
+
+use anyhow::Result;
+use queen_tests::{
+    Ack, Fails, Pop, Push, PushBatch, Session, TestDb, complete, marker, n, numbers, put_if_absent,
+};
+
+fn pop() -> Pop {
+    Pop::new("q").group("g").mode("all").batch(100).partitions(100)
+}
+
+/// A transaction whose snapshot is taken now.
+async fn begin(session: &Session) -> Result<()> {
+    Ok(session.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class").await?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_step_works_without_a_conflict() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [session, other] = &db.sessions(2).await?[..] else { unreachable!() };
+    Push::new("q", n(1)).run(session).await?;
+    begin(session).await?;
+    // Neither pushes nor other partitions are a conflict.
+    Push::new("q", n(2)).run(other).await?;
+    Push::new("q", n(3)).partition("b").run(other).await?;
+    let came = pop().run(session).await?;
+    assert_eq!(numbers(&came), [1], "the snapshot shows the first message alone");
+    complete(session, &came).await?;
+    Push::new("q", n(4)).run(session).await?;
+    put_if_absent(session, "rr", "key", &n(1), "1 hour").await?;
+    session.run("COMMIT").await?;
+    let mut came = numbers(&pop().run(session).await?);
+    came.sort_unstable();
+    assert_eq!(came, [2, 3, 4]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ack_behind_somebody_elses_is_a_conflict() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [session, other] = &db.sessions(2).await?[..] else { unreachable!() };
+    PushBatch::new("q", vec![n(1), n(2), n(3)]).run(session).await?;
+    let held = pop().run(session).await?;
+    let lease = held[0].lease()?;
+    for (mine, theirs) in [(0, 0), (1, 1)] {
+        begin(session).await?;
+        put_if_absent(session, "rr", "effect", &n(1), "1 hour").await?;
+        Ack::messages(lease, [held[theirs].message_id]).run(other).await?;
+        let ack = Ack::messages(lease, [held[mine].message_id]);
+        ack.run(session).await.fails_with("40001")?;
+        session.run("ROLLBACK").await?;
+        assert_eq!(marker(session, "rr", "effect").await?, None);
+    }
+    begin(session).await?;
+    let settled = Ack::all(lease).run(session).await?;
+    assert_eq!((settled.settled, settled.lease_released), (1, true));
+    session.run("COMMIT").await?;
+    assert_eq!(pop().run(other).await?, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pop_never_delivers_what_another_took_meanwhile() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [session, other] = &db.sessions(2).await?[..] else { unreachable!() };
+    session.run("SELECT queen_subscribe('q', 'g', mode => 'all')").await?;
+    for round in 0..20 {
+        let numbers = [4 * round, 4 * round + 1];
+        PushBatch::new("q", numbers.map(n).to_vec()).run(session).await?;
+        // A cursor that the snapshot knows, and, in the first round, one that it doesn't.
+        begin(session).await?;
+        let taken = pop().batch(1).one(other).await?;
+        assert_eq!(taken.payload, n(numbers[0]));
+        let completes = round % 2 == 0;
+        if completes {
+            complete(other, slice::from_ref(&taken)).await?;
+        }
+        match pop().run(session).await {
+            // Skipping it is as good: the other may hold it.
+            Ok(came) => assert_eq!(came, [], "round {round}"),
+            Err(error) => {
+                Err::<(), _>(error).fails_with("40001")?;
+            }
+        }
+        session.run("ROLLBACK").await?;
+        if !completes {
+            complete(other, &[taken]).await?;
+        }
+        let rest = pop().one(other).await?;
+        assert_eq!((&rest.payload, rest.delivery_attempt), (&n(numbers[1]), 1));
+        complete(other, &[rest]).await?;
+    }
+    assert_eq!(pop().run(session).await?, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pop_never_delivers_what_another_has_failed_meanwhile() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [session, other] = &db.sessions(2).await?[..] else { unreachable!() };
+    Push::new("q", n(1)).run(session).await?;
+    let held = pop().one(other).await?;
+    session.run("SELECT queen_configure('q', retry_delay => '1 hour')").await?;
+    begin(session).await?;
+    Ack::all(held.lease()?).failed("later").run(other).await?;
+    match pop().run(session).await {
+        Ok(came) => assert_eq!(came, []),
+        Err(error) => {
+            Err::<(), _>(error).fails_with("40001")?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_marker_written_meanwhile_is_a_conflict() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [session, other] = &db.sessions(2).await?[..] else { unreachable!() };
+    begin(session).await?;
+    assert!(put_if_absent(other, "rr", "key", &n(1), "1 hour").await?.applied);
+    put_if_absent(session, "rr", "key", &n(2), "1 hour").await.fails_with("40001")?;
+    session.run("ROLLBACK").await?;
+    let answer = put_if_absent(session, "rr", "key", &n(2), "1 hour").await?;
+    assert_eq!((answer.applied, answer.value), (false, Some(n(1))));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_twin_pushed_meanwhile_is_a_conflict() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [session, other] = &db.sessions(2).await?[..] else { unreachable!() };
+    Push::new("q", n(0)).run(session).await?;
+    begin(session).await?;
+    let first = Push::new("q", n(1)).id("twin").run(other).await?;
+    Push::new("q", n(2)).id("twin").run(session).await.fails_with("40001")?;
+    session.run("ROLLBACK").await?;
+    let second = Push::new("q", n(2)).id("twin").run(session).await?;
+    assert_eq!((second.status.as_str(), second.message_id), ("duplicate", first.message_id));
+    Ok(())
+}
