@@ -96,13 +96,15 @@ test_sql() {
 
 test_concurrency() { cargo_tests queen-tests; }
 
-# leftovers DATABASE: what a run of the example has left there.
+# leftovers DATABASE: what a run of the example has left: tables, and rows of the extension's own.
 leftovers() {
-  psql "$1" --tuples-only --no-align -c "
-    SELECT 'messages of ' || queue FROM queen_messages
-    UNION ALL SELECT 'group of ' || queue FROM queen_groups
-    UNION ALL SELECT 'marker ' || key FROM queen_mq.marker WHERE ns LIKE 'exactly-once-%'
-    UNION ALL SELECT 'table ' || oid::regclass FROM pg_class WHERE relname = 'charges'"
+  local table rows
+  psql "$1" -At -c "SELECT oid::regclass FROM pg_class WHERE relname IN ('charges', 'deliveries', 'checks')"
+  for table in $(psql "$1" -At -c "SELECT relname FROM pg_class
+      WHERE relnamespace = 'queen_mq'::regnamespace AND relkind = 'r' AND relname <> 'identity'"); do
+    rows=$(psql "$1" -At -c "SELECT count(*) FROM queen_mq.$table")
+    [ "$rows" = 0 ] || echo "$rows rows in $table"
+  done
 }
 
 # example_leaves_nothing NAME: after that run.

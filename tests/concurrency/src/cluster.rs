@@ -47,10 +47,8 @@ impl Cluster {
             "--no-locale",
             "--no-sync",
         ]))?;
-        let settings = format!(
-            "{SETTINGS}unix_socket_directories = '{}'\n",
-            cluster.directory.display()
-        );
+        let settings =
+            format!("{SETTINGS}unix_socket_directories = '{}'\n", cluster.directory.display());
         let file = cluster.data().join("postgresql.conf");
         let generated = fs::read_to_string(&file)?;
         fs::write(&file, generated + &settings)?;

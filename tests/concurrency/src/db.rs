@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use tokio_postgres::config::Config;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, NoTls, Row, Statement};
@@ -182,7 +182,13 @@ impl TestDb {
         Ok(Session::open(&self.config).await?)
     }
 
-    pub async fn sessions(&self, n: usize) -> Result<Vec<Session>> {
+    /// As many sessions as are asked for: `let [first, second] = db.sessions().await?`.
+    pub async fn sessions<const N: usize>(&self) -> Result<[Session; N]> {
+        let sessions = self.crowd(N).await?;
+        sessions.try_into().map_err(|_| anyhow!("as many sessions as were opened"))
+    }
+
+    pub async fn crowd(&self, n: usize) -> Result<Vec<Session>> {
         let mut sessions = Vec::with_capacity(n);
         for _ in 0..n {
             sessions.push(self.session().await?);
@@ -217,9 +223,8 @@ impl Drop for TestDb {
 
 /// A failed test may leave prepared transactions behind, and these hold their database.
 async fn roll_back_prepared(admin: &Session, name: &str, config: &Config) -> Result<()> {
-    let left = admin
-        .query("SELECT gid FROM pg_prepared_xacts WHERE database = $1", &[&name])
-        .await?;
+    let left =
+        admin.query("SELECT gid FROM pg_prepared_xacts WHERE database = $1", &[&name]).await?;
     if left.is_empty() {
         return Ok(());
     }

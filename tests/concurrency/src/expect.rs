@@ -11,8 +11,8 @@ use tokio::time::sleep;
 use tokio_postgres::Error;
 use tokio_postgres::error::DbError;
 
-use crate::queen::{Ack, Message, Pop};
 use crate::Session;
+use crate::queen::{Ack, Message, Pop};
 
 /// How often [`eventually`] looks.
 const LOOK_EVERY: Duration = Duration::from_millis(10);

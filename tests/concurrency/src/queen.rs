@@ -55,13 +55,7 @@ impl Push {
             .row(
                 "SELECT 1 AS ordinal, message_id, transaction_id, status FROM queen_push($1, $2, \
                  partition => $3, transaction_id => $4, headers => $5)",
-                &[
-                    &self.queue,
-                    &self.payload,
-                    &self.partition,
-                    &self.transaction_id,
-                    &self.headers,
-                ],
+                &[&self.queue, &self.payload, &self.partition, &self.transaction_id, &self.headers],
             )
             .await?;
         Ok(Pushed::from(&row))

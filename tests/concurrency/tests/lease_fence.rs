@@ -147,7 +147,7 @@ async fn what_is_completed_cannot_fail_any_more() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_ack_counts_in_already() -> Result<()> {
     let (db, session) = prepared(vec![n(1), n(2), n(3)]).await?;
-    let held = pop().lease("1 second").run(&session).await?;
+    let held = pop().lease("3 seconds").run(&session).await?;
     let lease = held[0].lease()?;
     let id = |index: usize| held[index].message_id;
     let counts = |settled, already, lease_released| Settled {
@@ -180,7 +180,7 @@ async fn a_repeated_ack_counts_in_already() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_workers_one_charges() -> Result<()> {
     let db = TestDb::fresh().await?;
-    let [first, second] = &db.sessions(2).await?[..] else { unreachable!() };
+    let [ref first, ref second] = db.sessions().await?;
     first.run("CREATE TABLE charges (worker text)").await?;
     for round in 1..=10 {
         Push::new("q", n(round)).run(first).await?;
@@ -188,10 +188,8 @@ async fn of_two_workers_one_charges() -> Result<()> {
         let won = pop().one(second).await?.lease()?;
         let (lost_ack, won_ack) = (Ack::all(lost), Ack::all(won));
         let worker = format!("worker {round}");
-        let (lost, won) = tokio::join!(
-            charge(first, &worker, &lost_ack),
-            charge(second, &worker, &won_ack)
-        );
+        let (lost, won) =
+            tokio::join!(charge(first, &worker, &lost_ack), charge(second, &worker, &won_ack));
         lost.fails_with("QN002")?;
         assert_eq!(won?.settled, 1);
         assert_eq!(first.count("SELECT count(*) FROM charges").await?, round);
@@ -225,7 +223,7 @@ async fn a_bundle_under_a_lost_lease_changes_nothing() -> Result<()> {
         session.run("BEGIN; INSERT INTO charges VALUES ('around')").await?;
         let operations = json!([
             { "type": "push", "queue": "receipts", "payload": 1 },
-            { "type": "ack", "leaseId": lease },
+            { "type": "ack", "leaseId": lease.to_string() },
         ]);
         let kv = json!([{ "op": "putIfAbsent", "ns": "billing", "key": "bundle", "value": 1,
                           "forever": true }]);

@@ -19,7 +19,7 @@ async fn begin(session: &Session) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_whole_step_works_without_a_conflict() -> Result<()> {
     let db = TestDb::fresh().await?;
-    let [session, other] = &db.sessions(2).await?[..] else { unreachable!() };
+    let [ref session, ref other] = db.sessions().await?;
     Push::new("q", n(1)).run(session).await?;
     begin(session).await?;
     // Neither pushes nor other partitions are a conflict.
@@ -40,7 +40,7 @@ async fn a_whole_step_works_without_a_conflict() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ack_behind_somebody_elses_is_a_conflict() -> Result<()> {
     let db = TestDb::fresh().await?;
-    let [session, other] = &db.sessions(2).await?[..] else { unreachable!() };
+    let [ref session, ref other] = db.sessions().await?;
     PushBatch::new("q", vec![n(1), n(2), n(3)]).run(session).await?;
     let held = pop().run(session).await?;
     let lease = held[0].lease()?;
@@ -64,7 +64,7 @@ async fn an_ack_behind_somebody_elses_is_a_conflict() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pop_never_delivers_what_another_took_meanwhile() -> Result<()> {
     let db = TestDb::fresh().await?;
-    let [session, other] = &db.sessions(2).await?[..] else { unreachable!() };
+    let [ref session, ref other] = db.sessions().await?;
     session.run("SELECT queen_subscribe('q', 'g', mode => 'all')").await?;
     for round in 0..20 {
         let numbers = [4 * round, 4 * round + 1];
@@ -99,7 +99,7 @@ async fn a_pop_never_delivers_what_another_took_meanwhile() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pop_never_delivers_what_another_has_failed_meanwhile() -> Result<()> {
     let db = TestDb::fresh().await?;
-    let [session, other] = &db.sessions(2).await?[..] else { unreachable!() };
+    let [ref session, ref other] = db.sessions().await?;
     Push::new("q", n(1)).run(session).await?;
     let held = pop().one(other).await?;
     session.run("SELECT queen_configure('q', retry_delay => '1 hour')").await?;
@@ -117,7 +117,7 @@ async fn a_pop_never_delivers_what_another_has_failed_meanwhile() -> Result<()> 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_marker_written_meanwhile_is_a_conflict() -> Result<()> {
     let db = TestDb::fresh().await?;
-    let [session, other] = &db.sessions(2).await?[..] else { unreachable!() };
+    let [ref session, ref other] = db.sessions().await?;
     begin(session).await?;
     assert!(put_if_absent(other, "rr", "key", &n(1), "1 hour").await?.applied);
     put_if_absent(session, "rr", "key", &n(2), "1 hour").await.fails_with("40001")?;
@@ -130,7 +130,7 @@ async fn a_marker_written_meanwhile_is_a_conflict() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_twin_pushed_meanwhile_is_a_conflict() -> Result<()> {
     let db = TestDb::fresh().await?;
-    let [session, other] = &db.sessions(2).await?[..] else { unreachable!() };
+    let [ref session, ref other] = db.sessions().await?;
     Push::new("q", n(0)).run(session).await?;
     begin(session).await?;
     let first = Push::new("q", n(1)).id("twin").run(other).await?;

@@ -10,9 +10,16 @@ fn pop() -> Pop {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolled_back_pop_leaves_the_messages_free_at_once() -> Result<()> {
     let db = TestDb::fresh().await?;
-    let [first, second] = &db.sessions(2).await?[..] else { unreachable!() };
-    PushBatch::new("q", vec![n(1), n(2), n(3)]).run(first).await?;
+    let [ref first, ref second] = db.sessions().await?;
+    let messages = PushBatch::new("q", vec![n(1), n(2), n(3)]);
+    messages.run(first).await?;
     for round in 0..20 {
+        if round == 10 {
+            // From here on the group has its place in the partition already.
+            let came = pop().run(first).await?;
+            complete(first, &came).await?;
+            messages.run(first).await?;
+        }
         first.run("BEGIN").await?;
         let held = pop().run(first).await?;
         assert_eq!(numbers(&held), [1, 2, 3], "round {round}");
@@ -34,7 +41,7 @@ async fn a_rolled_back_pop_leaves_the_messages_free_at_once() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partition_found_locked_is_found_again_among_others() -> Result<()> {
     let db = TestDb::fresh().await?;
-    let [first, second] = &db.sessions(2).await?[..] else { unreachable!() };
+    let [ref first, ref second] = db.sessions().await?;
     Push::new("q", n(1)).partition("a").run(first).await?;
     Push::new("q", n(2)).partition("b").run(first).await?;
     first.run("SELECT queen_subscribe('q', 'g', mode => 'all')").await?;
@@ -108,12 +115,18 @@ async fn a_savepoint_undoes_exactly_the_acks_after_it() -> Result<()> {
     Ack::messages(lease, [id(2)]).failed("undone").run(&session).await?;
     session.run("ROLLBACK TO SAVEPOINT s").await?;
     let settled = Ack::messages(lease, [id(2)]).run(&session).await?;
-    assert_eq!(settled, Settled { settled: 1, already: 0, dead_lettered: 0, lease_released: false });
+    assert_eq!(
+        settled,
+        Settled { settled: 1, already: 0, dead_lettered: 0, lease_released: false }
+    );
     session.run("COMMIT").await?;
 
     // Messages 1 and 3 are completed; 2 and 4 are in the lease as before.
     let settled = Ack::messages(lease, [id(0), id(2)]).run(&session).await?;
-    assert_eq!(settled, Settled { settled: 0, already: 2, dead_lettered: 0, lease_released: false });
+    assert_eq!(
+        settled,
+        Settled { settled: 0, already: 2, dead_lettered: 0, lease_released: false }
+    );
     let settled = Ack::messages(lease, [id(1)]).run(&session).await?;
     assert_eq!((settled.settled, settled.already), (1, 0));
     Ack::messages(lease, [id(3)]).status("retry").run(&session).await?;
@@ -125,7 +138,7 @@ async fn a_savepoint_undoes_exactly_the_acks_after_it() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_savepoint_undoes_a_pop_and_the_registration_of_its_group() -> Result<()> {
     let db = TestDb::fresh().await?;
-    let [session, other] = &db.sessions(2).await?[..] else { unreachable!() };
+    let [ref session, ref other] = db.sessions().await?;
     PushBatch::new("q", vec![n(1), n(2)]).run(session).await?;
     session.run("BEGIN; SAVEPOINT s").await?;
     let undone = pop().batch(1).one(session).await?;

@@ -344,9 +344,11 @@ impl<'a> View<'a> {
 
     /// Whether a transaction, which may yet roll back, had completed a message by then.
     fn completed_in(&self, tx: TxId, uid: Uid, by: Stamp) -> bool {
-        self.completions.get(&uid).into_iter().flatten().any(|one| {
-            one.tx == tx && one.began < by && one.undone.is_none_or(|stamp| stamp > by)
-        })
+        self.completions
+            .get(&uid)
+            .into_iter()
+            .flatten()
+            .any(|one| one.tx == tx && one.began < by && one.undone.is_none_or(|stamp| stamp > by))
     }
 
     /// At most one holds a stream.
@@ -388,9 +390,11 @@ impl<'a> View<'a> {
     /// Whether `holder` was rolled back or released, for everybody, at the earliest when `later`
     /// came.
     fn over(&self, holder: &Delivery, later: &Delivery) -> bool {
-        let rolled_back = self.facts.txs.get(&holder.tx).is_some_and(|tx| {
-            !tx.committed && tx.sent < later.returned
-        });
+        let rolled_back = self
+            .facts
+            .txs
+            .get(&holder.tx)
+            .is_some_and(|tx| !tx.committed && tx.sent < later.returned);
         rolled_back
             || holder.undone.is_some_and(|stamp| stamp < later.returned)
             || self.releases_of(holder).any(|one| {

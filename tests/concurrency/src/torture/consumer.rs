@@ -66,11 +66,8 @@ impl Consumer {
         let deliveries = self.worker.log.deliveries.len();
         self.completed = 0;
         self.next = None;
-        let done = if self.lease.is_some() {
-            self.settle_some().await
-        } else {
-            self.pop_somehow().await
-        };
+        let done =
+            if self.lease.is_some() { self.settle_some().await } else { self.pop_somehow().await };
         let committed = match done {
             Ok(committed) => committed,
             Err(error) => self.failed(error).await?,

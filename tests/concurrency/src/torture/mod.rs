@@ -15,9 +15,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
-use rand::SeedableRng;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_postgres::config::Config as Target;
@@ -249,9 +249,7 @@ async fn conduct(
     shared.draining.store(true, Ordering::Relaxed);
     let started = Instant::now();
     let mut seen = (0, Instant::now());
-    while shared.backlog() > 0
-        && started.elapsed() < config.drain_for
-        && seen.1.elapsed() < STALLED
+    while shared.backlog() > 0 && started.elapsed() < config.drain_for && seen.1.elapsed() < STALLED
     {
         watch(consumers, Duration::from_millis(20)).await?;
         let completed = shared.completed.iter().map(|n| n.load(Ordering::Relaxed)).sum();
@@ -364,11 +362,8 @@ fn judge(shared: &Shared, registered: (u64, u64), lefts: Vec<Left>) -> Report {
         name: name.unwrap_or("(queue mode)").into(),
         registered: (number == LATE).then_some(registered),
     });
-    let mut history = History {
-        groups: groups.collect(),
-        gaps: shared.config.survives(),
-        ..History::default()
-    };
+    let mut history =
+        History { groups: groups.collect(), gaps: shared.config.survives(), ..History::default() };
     let mut stats = BTreeMap::new();
     let mut violations = Vec::new();
     for left in lefts {
@@ -410,7 +405,8 @@ fn overtaken(history: &History) -> u64 {
 /// What the database itself says in the end.
 async fn look_inside(target: &Target, report: &mut Report) -> Result<()> {
     let admin = Session::open(target).await?;
-    let sql = "SELECT grp, uid, count(*) FROM torture_effects GROUP BY grp, uid HAVING count(*) > 1";
+    let sql =
+        "SELECT grp, uid, count(*) FROM torture_effects GROUP BY grp, uid HAVING count(*) > 1";
     for row in admin.query(sql, &[]).await? {
         let (group, uid, n): (i32, i64, i64) = (row.get(0), row.get(1), row.get(2));
         report.violations.push(format!("Effect: message {uid} took effect {n} times in {group}"));

@@ -187,8 +187,7 @@ impl Producer {
         };
         let mut drafts = Vec::new();
         for _ in 0..many {
-            let stream =
-                if scattered { self.worker.rng.random_range(0..streams) } else { stream };
+            let stream = if scattered { self.worker.rng.random_range(0..streams) } else { stream };
             let uid = self.worker.shared.uid();
             let transaction_id = self.worker.chance(0.5).then(|| format!("id-{uid}"));
             drafts.push(Draft { uid, stream, transaction_id });

@@ -15,8 +15,8 @@ use tokio_postgres::config::Config as Target;
 
 use super::Config;
 use super::history::{Clock, History, Stamp, StreamId, Tx, TxId, Uid};
-use crate::expect::sqlstate;
 use crate::Session;
+use crate::expect::sqlstate;
 
 /// How long a server may take to come back after a crash.
 const COME_BACK: Duration = Duration::from_secs(60);
