@@ -5,7 +5,8 @@
 //! What all functions here share. A marker is named by a namespace `^[a-z0-9][a-z0-9._-]{0,63}$`
 //! and a key of 1 to 512 bytes; its value is any jsonb up to 65536 bytes as stored, JSON null
 //! included. An expired marker is gone at once, whether or not a sweep has run, judged by
-//! `clock_timestamp()` read once at the start of the call; at the very moment it is gone.
+//! `clock_timestamp()` read once at the start of the call; at the very moment it is gone. A ttl
+//! counts from there, too, by the calendar of the session's time zone.
 //! NULL for an argument with a default means the default; NULL for any other, and any malformed
 //! argument, is 22023.
 //!
