@@ -291,8 +291,9 @@ fn queen_kv_incr(
 /// Assert that a marker has exactly this version, or (expect 0) that there is none.
 ///
 /// Writes nothing. A marker that was found as expected stays so until the transaction ends: others
-/// may check it too, but who would change it waits. Absence is true at the moment of the call; to
-/// claim it, use `queen_kv_put_if_absent`.
+/// may check it too, but who would change it waits. So two transactions that check one marker and
+/// then both write it wait for each other (40P01 for one of them): write with `expect` instead.
+/// Absence is true at the moment of the call; to claim it, use `queen_kv_put_if_absent`.
 ///
 /// Reasons: `exists`, `absent`, `version`. Errors: 22023, QN010.
 ///
