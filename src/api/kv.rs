@@ -5,7 +5,8 @@
 //! What all functions here share. A marker is named by a namespace `^[a-z0-9][a-z0-9._-]{0,63}$`
 //! and a key of 1 to 512 bytes; its value is any jsonb up to 65536 bytes as stored, JSON null
 //! included. An expired marker is gone at once, whether or not a sweep has run, judged by
-//! `clock_timestamp()` read once at the start of the call; at the very moment it is gone.
+//! `clock_timestamp()` read once at the start of the call; at the very moment it is gone. A ttl
+//! counts from there, too, by the calendar of the session's time zone.
 //! NULL for an argument with a default means the default; NULL for any other, and any malformed
 //! argument, is 22023.
 //!
@@ -290,8 +291,9 @@ fn queen_kv_incr(
 /// Assert that a marker has exactly this version, or (expect 0) that there is none.
 ///
 /// Writes nothing. A marker that was found as expected stays so until the transaction ends: others
-/// may check it too, but who would change it waits. Absence is true at the moment of the call; to
-/// claim it, use `queen_kv_put_if_absent`.
+/// may check it too, but who would change it waits. So two transactions that check one marker and
+/// then both write it wait for each other (40P01 for one of them): write with `expect` instead.
+/// Absence is true at the moment of the call; to claim it, use `queen_kv_put_if_absent`.
 ///
 /// Reasons: `exists`, `absent`, `version`. Errors: 22023, QN010.
 ///

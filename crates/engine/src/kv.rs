@@ -145,4 +145,6 @@ fn sum<N: Number>(delta: &N, live: Option<&Found<N>>) -> Result<Option<N>> {
 }
 
 #[cfg(test)]
+mod model_tests;
+#[cfg(test)]
 mod tests;
