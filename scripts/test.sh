@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Runs the tests and closes with `N passed, N failed`.
 #
-#   scripts/test.sh [PART...]           engine, sql, concurrency, example, docs; all without a name
-#   TESTS='settle kv' scripts/test.sh sql              only these files of tests/sql
-#   ACCEPT=1 TESTS=settle scripts/test.sh sql          take what they print as expected
+#   scripts/test.sh [PART...]                      engine, sql, isolation, concurrency, example, docs;
+#                                                  all of them without a name
+#   TESTS='settle kv' scripts/test.sh sql          only these files of the part
+#   ACCEPT=1 TESTS=settle scripts/test.sh sql      take what they print as expected
 #
 # Installs a debug build, whose assertions are on, into the PostgreSQL of PG_CONFIG. PROFILE=release
 # tests what users get, and `make install` puts that back.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 choose_pg_config
 export PROFILE=${PROFILE:-debug}
-[ $# -gt 0 ] || set -- engine sql concurrency example docs
+[ $# -gt 0 ] || set -- engine sql isolation concurrency example docs
 out=target/test
 mkdir -p "$out"
 
@@ -53,7 +54,7 @@ fresh_database() {
 # cargo_tests PACKAGE: counts what cargo test reports; to report nothing is a failure, too.
 cargo_tests() {
   local log=$out/$1.log status=0 p f
-  timeout 1200 cargo test --package "$1" 2>&1 | tee "$log" || status=1
+  timeout 1500 cargo test --no-fail-fast --package "$1" 2>&1 | tee "$log" || status=1
   read -r p f < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
   passed=$((passed + p))
   failed=$((failed + f))
@@ -62,36 +63,52 @@ cargo_tests() {
   fi
 }
 
-# sql_test NAME: what psql prints for tests/sql/NAME.sql has to be tests/expected/NAME.out.
-sql_test() {
-  local expected=tests/expected/$1.out actual=$out/$1.out
-  if ! fresh_database "test_$1"; then
-    not_ok "sql/$1: no database to run it in"
+# golden KIND INPUT EXPECTED COMMAND...: what COMMAND prints for INPUT, in a database of its own
+# called test_KIND, has to be EXPECTED. Without an expected output the test fails.
+golden() {
+  local kind=$1 input=$2 expected=$3 name actual
+  shift 3
+  name=$kind/$(basename "${input%.*}")
+  actual=$out/$kind-$(basename "$expected")
+  if ! fresh_database "test_$kind"; then
+    not_ok "$name: no database to run it in"
     return
   fi
-  psql "test_$1" --echo-all <"tests/sql/$1.sql" >"$actual" 2>&1 ||
-    echo "psql ended with status $?" >>"$actual"
+  timeout 300 "$@" <"$input" >"$actual" 2>&1 || echo "ended with status $?" >>"$actual"
   [ -z "${ACCEPT:-}" ] || cp "$actual" "$expected"
   if [ ! -f "$expected" ]; then
-    not_ok "sql/$1: there is no $expected; ACCEPT=1 writes one, to be read before it is committed"
+    not_ok "$name: there is no $expected; ACCEPT=1 writes one, to be read before it is committed"
   elif diff -u "$expected" "$actual"; then
-    ok "sql/$1"
+    ok "$name"
   else
-    not_ok "sql/$1: the difference is above"
+    not_ok "$name: the difference is above"
   fi
-  psql postgres -c "DROP DATABASE \"test_$1\""
+}
+
+# all_golden KIND INPUTS EXPECTED SUFFIX COMMAND...: for each file of a directory, or those of TESTS.
+all_golden() {
+  local kind=$1 inputs=$2 expected=$3 suffix=$4 file name
+  shift 4
+  for file in "$inputs"/*"$suffix"; do
+    name=$(basename "$file" "$suffix")
+    [[ " ${TESTS:-$name} " != *" $name "* ]] || golden "$kind" "$file" "$expected/$name.out" "$@"
+  done
+  for file in "$expected"/*.out; do
+    name=$(basename "$file" .out)
+    [ -f "$inputs/$name$suffix" ] || not_ok "$kind/$name: has an expected output and no test"
+  done
 }
 
 test_sql() {
-  local name
-  for name in ${TESTS:-$(cd tests/sql && ls ./*.sql)}; do
-    name=${name#./}
-    sql_test "${name%.sql}"
-  done
-  for name in tests/expected/*.out; do
-    name=$(basename "$name" .out)
-    [ -f "tests/sql/$name.sql" ] || not_ok "sql/$name: has an expected output and no test"
-  done
+  all_golden sql tests/sql tests/expected .sql \
+    env LC_ALL=C.UTF-8 PGTZ=UTC "$PG_BIN/psql" --no-psqlrc --quiet --echo-all --dbname test_sql
+}
+
+# Sessions whose steps interleave, in the language of PostgreSQL's own isolation tests. The program
+# that runs them comes with the server headers or the client package.
+test_isolation() {
+  all_golden isolation tests/isolation/specs tests/isolation/expected .spec \
+    "$("$PG_CONFIG" --pgxs | sed 's|/makefiles/pgxs.mk$|/test/isolation/isolationtester|')" dbname=test_isolation
 }
 
 test_concurrency() { cargo_tests queen-tests; }
@@ -164,7 +181,7 @@ describe_pg
 for part; do
   case $part in
     engine) cargo_tests queen-engine ;;
-    sql | concurrency | example | docs)
+    sql | isolation | concurrency | example | docs)
       if [ -z "${cluster_dir:-}" ]; then
         scripts/install.sh
         . scripts/cluster.sh

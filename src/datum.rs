@@ -20,10 +20,6 @@ impl Jsonb {
         Self(datum)
     }
 
-    pub fn datum(self) -> pg_sys::Datum {
-        self.0
-    }
-
     /// A copy in `context`, whole and uncompressed: it needs no SPI connection, table or snapshot.
     pub fn copied_to(self, context: ResultContext) -> Self {
         // SAFETY: a Jsonb is made from a jsonb Datum, which is a valid varlena.

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
+use serde_json::value::RawValue;
 
 /// A SQLSTATE of PostgreSQL, or one of the extension's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,14 +24,8 @@ pub enum Code {
     KvPrecondition,
     /// A pushed transaction_id was stored before: an outcome of a bundle, never raised.
     Duplicate,
-    /// QN020: the queue holds as many messages as it may.
-    QueueFull,
     /// 42704
     UndefinedObject,
-    /// 55000
-    ObjectNotInPrerequisiteState,
-    /// 25001
-    ActiveSqlTransaction,
     /// 22023
     InvalidParameterValue,
     /// 0A000: named by the contract, not built yet.
@@ -52,10 +47,7 @@ impl Code {
             Code::AlreadySettled => b"QN005",
             Code::KvPrecondition => b"QN010",
             Code::Duplicate => b"23505",
-            Code::QueueFull => b"QN020",
             Code::UndefinedObject => b"42704",
-            Code::ObjectNotInPrerequisiteState => b"55000",
-            Code::ActiveSqlTransaction => b"25001",
             Code::InvalidParameterValue => b"22023",
             Code::FeatureNotSupported => b"0A000",
             Code::SerializationFailure => b"40001",
@@ -77,21 +69,21 @@ impl Code {
 }
 
 /// An error on its way to the user.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Error {
     pub code: Code,
     pub message: String,
     pub detail: Option<String>,
     pub hint: Option<String>,
     /// What a bundle's answer says of it, beyond the message.
-    pub facts: Option<serde_json::Value>,
+    pub facts: Vec<(&'static str, Box<RawValue>)>,
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), detail: None, hint: None, facts: None }
+        Self { code, message: message.into(), detail: None, hint: None, facts: Vec::new() }
     }
 
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
@@ -104,8 +96,8 @@ impl Error {
         self
     }
 
-    pub fn facts(mut self, facts: serde_json::Value) -> Self {
-        self.facts = Some(facts);
+    pub fn facts(mut self, facts: Vec<(&'static str, Box<RawValue>)>) -> Self {
+        self.facts = facts;
         self
     }
 

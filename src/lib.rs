@@ -12,6 +12,7 @@ use pgrx::prelude::*;
 mod api;
 mod datum;
 mod error;
+mod refusal;
 mod search;
 mod settings;
 mod settling;

@@ -69,7 +69,7 @@ struct Request<'a> {
 ///
 /// Transaction: the lease is given when the caller commits and leaves no trace if it rolls back.
 /// A pop that finds nothing writes nothing and takes no transaction id.
-#[allow(clippy::too_many_arguments)]
+#[allow(clippy::too_many_arguments, clippy::type_complexity)]
 #[pg_extern(security_definer)]
 #[search_path(pg_catalog, pg_temp)]
 fn queen_pop(

@@ -7,9 +7,9 @@ use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::cursor::{Cursor, Start};
 
-use super::clock::At;
+use super::clock::{self, At};
 use super::spi::{Arg, Row, Statement, Under, arg, one_snapshot_per_transaction};
-use super::{decode, signed, unsigned};
+use super::{decode, receipt, signed, unsigned};
 use crate::error::{Error, Result};
 
 /// A cursor with its newest state.
@@ -215,6 +215,7 @@ static PRUNE: Statement = Statement::new(
 fn prune(cursor: u64, revision: i64) {
     if revision % PRUNED == 0 && revision > PRUNED {
         PRUNE.run(&[arg(signed(cursor)), arg(revision - 2 * PRUNED), arg(revision - PRUNED)]);
+        receipt::prune(cursor, clock::now());
     }
 }
 

@@ -87,6 +87,12 @@ static HOLD: Statement = Statement::new(
     &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::INT8OID],
 );
 
+/// As a writer locks it: for who is going to be one.
+static HOLD_TO_WRITE: Statement = Statement::new(
+    "SELECT 1 FROM queen_mq.marker WHERE ns = $1 AND key = $2 AND version = $3 FOR NO KEY UPDATE",
+    &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::INT8OID],
+);
+
 static GET: Statement = Statement::new(
     "SELECT value, version, expires_at, updated_at FROM queen_mq.marker
       WHERE ns = $1 AND key = $2 AND (expires_at IS NULL OR expires_at > $3)",
@@ -115,17 +121,18 @@ pub struct KvOp {
     rule: Write<Numeric>,
     value: Option<Jsonb>,
     expires_at: Option<Micros>,
+    to_write: bool,
 }
 
 impl KvOp {
     /// With `Expect::Absent`: put_if_absent.
     pub fn put(value: Jsonb, expires_at: Option<Micros>, expect: Expect) -> Result<Self> {
         kv::check_value(value.size())?;
-        Ok(Self { rule: Write::Put { expect }, value: Some(value), expires_at })
+        Ok(Self { rule: Write::Put { expect }, value: Some(value), expires_at, to_write: false })
     }
 
     pub fn delete(expect: Expect) -> Self {
-        Self { rule: Write::Delete { expect }, value: None, expires_at: None }
+        Self { rule: Write::Delete { expect }, value: None, expires_at: None, to_write: false }
     }
 
     /// The expiry counts on creation only.
@@ -136,13 +143,19 @@ impl KvOp {
         expires_at: Option<Micros>,
     ) -> Result<Self> {
         kv::check_incr(&delta, min.as_ref(), max.as_ref())?;
-        Ok(Self { rule: Write::Incr { delta, min, max }, value: None, expires_at })
+        Ok(Self { rule: Write::Incr { delta, min, max }, value: None, expires_at, to_write: false })
     }
 
     /// Writes nothing. A marker found present stays as it is until the transaction ends; absence
     /// can't be held, and is true at the moment of the call.
     pub fn check(expect: Expect) -> Self {
-        Self { rule: Write::Check { expect }, value: None, expires_at: None }
+        Self { rule: Write::Check { expect }, value: None, expires_at: None, to_write: false }
+    }
+
+    /// A check after which the same transaction writes the marker. Two that share the lock and then
+    /// both want to write would wait for each other, so this one is not shared.
+    pub fn hold_to_write(&mut self) {
+        self.to_write = true;
     }
 }
 
@@ -224,7 +237,7 @@ fn carry_out(
             confirm(name, None, now)?;
             Some(as_found(None))
         }
-        Decision::Hold => hold(name, version, now)?.then(|| as_found(None)),
+        Decision::Hold => hold(name, op, version, now)?.then(|| as_found(None)),
         Decision::Remove => {
             let gone = REMOVE.run(&[arg(name.ns()), arg(name.key()), arg(version)]).first();
             gone.is_some().then(|| as_found(None))
@@ -261,14 +274,15 @@ fn store(
 }
 
 /// Keep the row from being changed until the transaction ends; false when it already was.
-fn hold(name: Name, version: Option<i64>, now: Micros) -> Result<bool> {
+fn hold(name: Name, op: &KvOp, version: Option<i64>, now: Micros) -> Result<bool> {
     // SAFETY: a plain global of the backend.
     if unsafe { pg_sys::XactReadOnly } {
         // It could not lock the row, and has no effects that the lock would guard.
         confirm(name, version, now)?;
         return Ok(true);
     }
-    Ok(HOLD.run(&[arg(name.ns()), arg(name.key()), arg(version)]).first().is_some())
+    let statement = if op.to_write { &HOLD_TO_WRITE } else { &HOLD };
+    Ok(statement.run(&[arg(name.ns()), arg(name.key()), arg(version)]).first().is_some())
 }
 
 /// An answer without a write stands on what was read. In READ COMMITTED that is the newest state.

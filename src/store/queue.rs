@@ -142,10 +142,7 @@ pub fn lock(name: &str) -> Option<Queue> {
 }
 
 pub fn update(queue: &Queue) {
-    fn option<T: IntoDatum>(value: &Option<T>) -> Arg
-    where
-        T: Clone,
-    {
+    fn option<T: IntoDatum + Clone>(value: &Option<T>) -> Arg {
         value.clone().and_then(IntoDatum::into_datum)
     }
     let o = &queue.options;

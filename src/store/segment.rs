@@ -206,7 +206,11 @@ fn bounds(holes: &Holes) -> (Arg, Arg) {
     (arg(low), arg(high))
 }
 
-static LAST_DRAWN: Statement = Statement::new("SELECT last_value FROM queen_mq.segment_id", &[]);
+// A sequence that nobody has drawn from stands at its first value, too.
+static LAST_DRAWN: Statement = Statement::new(
+    "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM queen_mq.segment_id",
+    &[],
+);
 
 /// A segment id that no later push will fall below.
 pub fn last_drawn_id(under: &Under) -> u64 {

@@ -44,6 +44,13 @@ impl LeaseId {
         Self(bytes)
     }
 
+    /// Not above any lease given at `moment` or later.
+    pub fn earliest(moment: i64) -> Self {
+        let mut floor = Self::new(moment, Handle::Cursor(0), 0);
+        floor.0[6..].fill(0);
+        floor
+    }
+
     /// What it covers; None for a UUID that was never made here.
     pub fn handle(self) -> Option<Handle> {
         let high = self.half(0);
@@ -91,6 +98,7 @@ mod tests {
             let id = LeaseId::new(now, handle, random);
             prop_assert_eq!(id.handle(), Some(handle));
             prop_assert_eq!(id.given_at(), now.div_euclid(1000) * 1000);
+            prop_assert!(LeaseId::earliest(now) <= id && id < LeaseId::earliest(now + 1_000));
         }
 
         #[test]

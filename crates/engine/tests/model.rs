@@ -1,6 +1,8 @@
 //! The cursor against a world that remembers everything: transactions that overlap, commit late
 //! and roll back, pops that stop anywhere, leases that run out, every kind of settlement.
 
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic)]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;

@@ -123,7 +123,8 @@ fn each_operation_on_each_kind_of_row() {
     let incr = |delta, min, max| Write::Incr { delta, min, max };
     let (any, no, v7, v8) =
         (Expect::Anything, Expect::Absent, Expect::Version(7), Expect::Version(8));
-    let table: Vec<(Write<i64>, Option<&Found<i64>>, Decision<i64>)> = vec![
+    type Case<'a> = (Write<i64>, Option<&'a Found<i64>>, Decision<i64>);
+    let table: Vec<Case<'_>> = vec![
         (put(any), None, Store(Place::Empty)),
         (put(any), Some(&dead), Store(Place::Expired)),
         (put(any), Some(&live), Store(Place::Live)),

@@ -1,0 +1,184 @@
+//! `queen_tx_commit`: settle, push and write markers, all or nothing.
+//!
+//! The bundle is read and checked first. Then, in a subtransaction, locks are taken in one order
+//! that all bundles share: markers ascending by (ns, key), cursors ascending, then appends. A
+//! refusal undoes the subtransaction and is returned; the caller's transaction lives on.
+
+mod answer;
+mod parse;
+
+use std::collections::{BTreeMap, HashSet};
+
+use pgrx::prelude::*;
+use queen_engine::kv::Name;
+use queen_engine::lease::LeaseId;
+
+use self::answer::{Json, json, stored};
+use super::push::{Message, push};
+use crate::datum::{Jsonb, ResultContext, UuidArray};
+use crate::error::{Code, Error, OrRaise, Result};
+use crate::settling::{self, Item as SettleItem, settle_lease};
+use crate::store::clock::{self, Moment};
+use crate::store::cursor;
+use crate::store::marker::{self, KvOp};
+use crate::store::spi::connected;
+use crate::subtransaction::all_or_nothing;
+
+/// Carry out a bundle inside the caller's transaction, or nothing of it.
+///
+/// `operations`: `{"type":"ack","leaseId","transactionId"|"messageId"|neither (all),"status"?,
+/// "error"?,"partition"?}` and `{"type":"push","queue","payload","partition"?,"transactionId"?,
+/// "headers"?}`. `kv`: `{"op":"putIfAbsent"|"put"|"delete"|"incr"|"check"|"get"|"getMany","ns",
+/// "key"|"keys",…}`, at most 64 operations and 256 keys, a key written once. `required_leases` must
+/// be live, whether or not an ack uses them. All acks of one lease are one set.
+///
+/// Returns `{"success":true,"results":[…]}` in the order operations, kv; or, with nothing changed,
+/// `{"success":false,"reason","error","results":[]}`: kv_precondition (with failedIndex, kvReason,
+/// version, value), duplicate (with failedIndex, messageId), lease_expired, lease_superseded,
+/// lease_unknown, message_not_in_lease, already_settled.
+///
+/// Errors: 22023 for a malformed or empty bundle, before anything is done; 42704 for an unknown
+/// queue when `queen_mq.auto_create` is off; 40001 in REPEATABLE READ; 0A000 for timers, which
+/// this version does not have.
+///
+/// Transaction: takes effect when the caller commits.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_tx_commit(
+    operations: default!(Option<Jsonb>, "'[]'"),
+    kv: default!(Option<Jsonb>, "'[]'"),
+    timers: default!(Option<Jsonb>, "'[]'"),
+    required_leases: default!(Option<UuidArray>, "NULL"),
+) -> Option<Jsonb> {
+    let answer = (|| {
+        let text = |part: Option<Jsonb>| part.map_or("[]".to_owned(), Jsonb::to_text);
+        let bundle = Bundle::parse(
+            &text(operations),
+            &text(kv),
+            &text(timers),
+            required_leases.map(UuidArray::elements),
+            clock::now(),
+        )?;
+        let results = all_or_nothing(|| connected(|| bundle.carry_out()));
+        match results {
+            Ok(results) => answer::success(results),
+            Err(error) => answer::refusal(error),
+        }
+    })()
+    .or_raise();
+    Jsonb::from_text(answer.get())
+}
+
+/// A checked bundle. Numbers are places in the order of results.
+#[derive(Default)]
+struct Bundle {
+    acks: BTreeMap<LeaseId, Vec<(usize, SettleItem)>>,
+    pushes: Vec<(usize, Message)>,
+    writes: Vec<(usize, Marker)>,
+    reads: Vec<(usize, Lookup)>,
+    required: Vec<LeaseId>,
+    size: usize,
+    /// The moment of the call.
+    now: Moment,
+}
+
+/// A write on a marker.
+struct Marker {
+    ns: String,
+    key: String,
+    label: &'static str,
+    op: KvOp,
+    required: bool,
+}
+
+/// A read of markers: one key, or several.
+enum Lookup {
+    Get(String, String),
+    GetMany(String, Vec<String>),
+}
+
+impl Bundle {
+    fn carry_out(&self) -> Result<Vec<Json>> {
+        let mut results = vec![json(())?; self.size];
+        self.write_markers(&mut results)?;
+        self.lock_leases()?;
+        self.settle(&mut results)?;
+        self.push(&mut results)?;
+        self.read_markers(&mut results)?;
+        Ok(results)
+    }
+
+    fn write_markers(&self, results: &mut [Json]) -> Result<()> {
+        for (at, marker) in &self.writes {
+            let name = Name::new(&marker.ns, &marker.key)?;
+            let outcome = marker::apply(name, &marker.op, self.now, ResultContext::here())?;
+            if marker.required && !outcome.applied {
+                let facts = vec![
+                    ("failedIndex", json(at)?),
+                    ("kvReason", json(outcome.reason.map(|reason| reason.as_str()))?),
+                    ("version", json(outcome.version)?),
+                    ("value", stored(outcome.value)?),
+                ];
+                return Err(outcome.precondition(name).facts(facts));
+            }
+            results[*at] = answer::written(*at, marker, &outcome)?;
+        }
+        Ok(())
+    }
+
+    /// Every cursor of every lease, in one ascending order; then see that the required ones live.
+    fn lock_leases(&self) -> Result<()> {
+        let leases: HashSet<LeaseId> =
+            self.acks.keys().copied().chain(self.required.iter().copied()).collect();
+        let mut cursors: Vec<u64> = leases.into_iter().flat_map(settling::cursors_of).collect();
+        cursors.sort_unstable();
+        cursors.dedup();
+        cursor::lock(&cursors)?;
+        self.required.iter().try_for_each(|lease| settling::require_live(*lease))
+    }
+
+    fn settle(&self, results: &mut [Json]) -> Result<()> {
+        for (lease, acks) in &self.acks {
+            let items: Vec<SettleItem> = acks.iter().map(|(_, item)| item.clone()).collect();
+            let report = settle_lease(*lease, &items, false)?;
+            for (item, (at, _)) in acks.iter().enumerate() {
+                results[*at] = answer::acked(*at, *lease, &report, item)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&self, results: &mut [Json]) -> Result<()> {
+        let messages: Vec<Message> = self.pushes.iter().map(|(_, m)| m.clone()).collect();
+        for ((at, message), pushed) in self.pushes.iter().zip(push(messages)?) {
+            if pushed.was_stored_before {
+                let id = &pushed.transaction_id;
+                return Err(Error::new(
+                    Code::Duplicate,
+                    format!("transaction_id \"{id}\" has been pushed before"),
+                )
+                .facts(vec![("failedIndex", json(at)?), ("messageId", json(pushed.message)?)]));
+            }
+            results[*at] = answer::appended(*at, message, &pushed)?;
+        }
+        Ok(())
+    }
+
+    fn read_markers(&self, results: &mut [Json]) -> Result<()> {
+        let now = clock::now();
+        let context = ResultContext::here();
+        for (at, lookup) in &self.reads {
+            results[*at] = match lookup {
+                Lookup::Get(ns, key) => {
+                    let held = marker::get(Name::new(ns, key)?, now, context);
+                    answer::looked_up(*at, key, held)?
+                }
+                Lookup::GetMany(ns, keys) => {
+                    let names = keys.iter().map(String::as_str).collect();
+                    answer::looked_up_many(*at, keys, marker::get_many(ns, names, now, context))?
+                }
+            };
+        }
+        Ok(())
+    }
+}

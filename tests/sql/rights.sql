@@ -1,0 +1,55 @@
+-- The role that creates the extension uses it; it may read its state, and never write it; others
+-- have no rights.
+\set VERBOSITY terse
+\set SHOW_CONTEXT never
+\pset footer off
+SET client_min_messages = warning;
+DROP EXTENSION queen_mq;
+CREATE ROLE test_owner;
+CREATE ROLE test_stranger;
+GRANT CREATE ON DATABASE test_sql TO test_owner;
+CREATE SCHEMA "the app" AUTHORIZATION test_owner;
+
+-- The extension is trusted: no superuser is needed.
+SET ROLE test_owner;
+SET search_path = "the app";
+CREATE EXTENSION queen_mq;
+SELECT status FROM queen_push('rights', '1');
+SELECT payload, lease_id FROM queen_pop('rights') \gset
+SELECT settled FROM queen_ack(:'lease_id');
+SELECT applied FROM queen_kv_put_if_absent('rights', 'k', '1', ttl => '1 hour');
+SELECT queen_tx_commit(operations => '[{"type": "push", "queue": "rights", "payload": 2}]') ->> 'success' AS success;
+SELECT count(*) FROM queen_messages;
+SELECT queue, consumer_group, pending FROM queen_groups;
+SELECT count(*) FROM queen_dead_letters;
+SELECT count(*) FROM queen_mq.queue;
+DELETE FROM queen_mq.queue;
+INSERT INTO queen_mq.marker SELECT * FROM queen_mq.marker;
+TRUNCATE queen_mq.segment;
+
+-- Somebody else, who can see the schema.
+RESET ROLE;
+GRANT USAGE ON SCHEMA "the app" TO test_stranger;
+SET ROLE test_stranger;
+SELECT queen_push('rights', '1');
+SELECT queen_pop('rights');
+SELECT queen_kv_get('rights', 'k');
+SELECT count(*) FROM queen_messages;
+SELECT count(*) FROM queen_groups;
+SELECT count(*) FROM queen_mq.queue;
+
+-- Until rights are granted.
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION queen_push TO test_stranger;
+SET ROLE test_stranger;
+SELECT status FROM queen_push('rights', '3');
+SELECT queen_pop('rights');
+
+-- All goes with the extension.
+SET ROLE test_owner;
+DROP EXTENSION queen_mq;
+RESET ROLE;
+SELECT to_regnamespace('queen_mq');
+DROP SCHEMA "the app";
+REVOKE CREATE ON DATABASE test_sql FROM test_owner;
+DROP ROLE test_owner, test_stranger;

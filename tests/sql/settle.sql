@@ -1,0 +1,106 @@
+-- Settling: what each status does, budgets, dead letters, repetition.
+\set VERBOSITY sqlstate
+\pset footer off
+\pset null (null)
+
+-- deliver QUEUE GROUP: pops all there is, shows it as payload (attempt), and gives the lease.
+CREATE TEMPORARY TABLE got (consumer_group text, payload jsonb, message_id bigint, transaction_id text, attempt int, lease uuid);
+CREATE FUNCTION pg_temp.deliver(queue text, worker text) RETURNS TABLE (delivered text, lease uuid) LANGUAGE sql AS $$
+  DELETE FROM got;
+  INSERT INTO got SELECT worker, payload, message_id, transaction_id, delivery_attempt, lease_id
+  FROM queen_pop(queue, worker, batch => 10, subscription_mode => 'all');
+  SELECT string_agg(format('%s (%s)', payload, attempt), ', ' ORDER BY message_id), max(lease::text)::uuid FROM got;
+$$;
+CREATE FUNCTION pg_temp.id(n int) RETURNS bigint LANGUAGE sql AS 'SELECT message_id FROM got WHERE payload = to_jsonb(n)';
+
+SELECT retry_limit FROM queen_configure('settle', retry_limit => 1);
+SELECT count(*) FROM generate_series(1, 4) AS n, queen_push('settle', to_jsonb(n), transaction_id => 't' || n);
+
+-- An ack settles what it names; the last one releases the lease; repeating it does no harm.
+SELECT * FROM pg_temp.deliver('settle', 'ack') \gset
+SELECT :'delivered' AS delivered;
+SELECT * FROM queen_ack(:'lease', message_ids => ARRAY[pg_temp.id(1), pg_temp.id(1)]);
+SELECT * FROM queen_ack(:'lease', transaction_ids => ARRAY['t3']);
+SELECT * FROM queen_ack(:'lease', transaction_ids => ARRAY['t3', 't4']);
+SELECT * FROM queen_ack(:'lease');
+SELECT * FROM queen_ack(:'lease');
+SELECT delivered FROM pg_temp.deliver('settle', 'ack');
+
+-- failed: the lease ends; it and what follows come back in order, what was completed does not.
+-- Only the named message is charged: its second failure exhausts it, and the rest flows.
+SELECT * FROM pg_temp.deliver('settle', 'fail') \gset
+SELECT * FROM queen_ack(:'lease', message_ids => ARRAY[pg_temp.id(3)]);
+SELECT * FROM queen_ack(:'lease', message_ids => ARRAY[pg_temp.id(2)], status => 'failed', error => 'first');
+SELECT queue, consumer_group, pending, in_flight, retrying, dead_letters FROM queen_groups WHERE consumer_group = 'fail';
+SELECT * FROM pg_temp.deliver('settle', 'fail') \gset
+SELECT :'delivered' AS delivered;
+SELECT * FROM queen_ack(:'lease', message_ids => ARRAY[pg_temp.id(1)]);
+SELECT * FROM queen_ack(:'lease', message_ids => ARRAY[pg_temp.id(2)], status => 'failed', error => 'second');
+SELECT queue, consumer_group, partition, transaction_id, payload, error, failures, deliveries FROM queen_dead_letters;
+SELECT delivered FROM pg_temp.deliver('settle', 'fail');
+
+-- retry: the same without a charge, however often.
+SELECT * FROM pg_temp.deliver('settle', 'retry') \gset
+SELECT * FROM queen_ack(:'lease', status => 'retry');
+SELECT * FROM pg_temp.deliver('settle', 'retry') \gset
+SELECT * FROM queen_ack(:'lease', status => 'retry');
+SELECT * FROM pg_temp.deliver('settle', 'retry') \gset
+SELECT :'delivered' AS delivered;
+
+-- dead_letter: at once, and the lease goes on for the rest.
+SELECT * FROM queen_ack(:'lease', transaction_ids => ARRAY['t1'], status => 'dead_letter', error => 'malformed');
+SELECT * FROM queen_ack(:'lease', transaction_ids => ARRAY['t2']);
+SELECT transaction_id, error, failures FROM queen_dead_letters WHERE consumer_group = 'retry';
+
+-- A mixed set, in one statement.
+SELECT * FROM pg_temp.deliver('settle', 'mixed') \gset
+SELECT transaction_id, partition, outcome FROM queen_settle(:'lease', '[
+  {"transactionId": "t4", "status": "completed"}, {"transactionId": "t2", "status": "failed", "error": "e"},
+  {"transactionId": "t1", "status": "completed"}, {"transactionId": "t3", "status": "dead_letter"}]') ORDER BY 1;
+SELECT transaction_id, outcome FROM queen_settle(:'lease', '[{"transactionId": "t1", "status": "completed"}]');
+SELECT delivered FROM pg_temp.deliver('settle', 'mixed');
+
+-- on_exhausted => drop; a delay before the retry.
+SELECT retry_limit, on_exhausted FROM queen_configure('drop', retry_limit => 0, on_exhausted => 'drop');
+SELECT status FROM queen_push('drop', '1');
+SELECT * FROM pg_temp.deliver('drop', 'g') \gset
+SELECT outcome FROM queen_settle(:'lease', jsonb_build_array(jsonb_build_object('messageId', pg_temp.id(1), 'status', 'failed')));
+SELECT pending, dead_letters FROM queen_groups WHERE queue = 'drop';
+SELECT retry_delay FROM queen_configure('later', retry_delay => '100 ms');
+SELECT status FROM queen_push('later', '1');
+SELECT * FROM pg_temp.deliver('later', 'g') \gset
+SELECT settled, lease_released FROM queen_ack(:'lease', status => 'failed');
+SELECT pending, in_flight, retrying FROM queen_groups WHERE queue = 'later';
+SELECT delivered FROM pg_temp.deliver('later', 'g');
+SELECT payload, delivery_attempt FROM queen_pop('later', 'g', wait => '5 s');
+
+-- An extension never shortens.
+SELECT * FROM pg_temp.deliver('settle', 'long') \gset
+SELECT queen_extend(:'lease', '10 min') > clock_timestamp() + '9 min' AS longer;
+SELECT queen_extend(:'lease', '1 s') > clock_timestamp() + '9 min' AS still;
+
+-- Undone by a savepoint, it can be settled again.
+BEGIN;
+SAVEPOINT before;
+SELECT settled FROM queen_ack(:'lease');
+ROLLBACK TO SAVEPOINT before;
+SELECT settled FROM queen_ack(:'lease', transaction_ids => ARRAY['t1']);
+COMMIT;
+SELECT settled, already FROM queen_ack(:'lease', transaction_ids => ARRAY['t1', 't2']);
+
+-- Refused: 22023, or QN004 for what the lease does not hold.
+SELECT queen_ack(:'lease', status => 'done');
+SELECT queen_ack(:'lease', message_ids => '{}');
+SELECT queen_ack(:'lease', message_ids => ARRAY[NULL]::bigint[]);
+SELECT queen_ack(:'lease', message_ids => ARRAY[1], transaction_ids => ARRAY['t3']);
+SELECT queen_ack(:'lease', message_ids => ARRAY[1]);
+SELECT queen_ack(:'lease', transaction_ids => ARRAY['nobody']);
+SELECT queen_ack(:'lease', partition => 'elsewhere');
+SELECT queen_settle(:'lease', '[]');
+SELECT queen_settle(:'lease', '{}');
+SELECT queen_settle(:'lease', '[{"transactionId": "t3"}]');
+SELECT queen_settle(:'lease', '[{"transactionId": "t3", "status": "completed", "note": 1}]');
+SELECT queen_settle(:'lease', '[{"transactionId": "t3", "status": "completed"}, {"transactionId": "t3", "status": "failed"}]');
+SELECT queen_extend(:'lease', '0');
+SELECT queen_extend(:'lease', '13 h');
+SELECT settled FROM queen_ack(:'lease');
