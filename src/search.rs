@@ -22,10 +22,13 @@ const LOW_WATER: usize = 32;
 /// Rows read from each source at first; doubled while nothing turns up.
 const FIRST_CHUNK: usize = 64;
 const LARGEST_CHUNK: usize = 4096;
-/// Partitions whose state is fetched at a time.
-const LOOKED_AT: usize = 8;
-/// A state is written when it has passed this many rows: the others then need not pass them.
+/// Partitions whose state is fetched at first; doubled while they turn out to have nothing.
+const FIRST_LOOK: usize = 2;
+const LARGEST_LOOK: usize = 64;
+/// A state is written when others would pass this many rows again without it.
 const WORTH_WRITING: usize = 32;
+/// To look at a partition in vain costs about as much as to pass so many rows.
+const IN_VAIN: usize = 8;
 /// Groups whose state a session remembers.
 const REMEMBERED: usize = 256;
 
@@ -51,38 +54,44 @@ pub struct Search<'a> {
     state: Discovery,
     looked_at: HashSet<String>,
     resolved: HashSet<String>,
+    in_vain: usize,
     chunk: usize,
+    look: usize,
     exhausted: bool,
     turn: u64,
 }
 
 impl<'a> Search<'a> {
+    /// `newest`: the newest written state and its revision, as of this snapshot or before.
     pub fn open(
         group: &'a Group,
         queue: i64,
         now: Moment,
         taken: &'a Taken,
         under: &'a Under,
-    ) -> Result<Self> {
-        let (base, written) = discovery::newest(group.id, under)?.unwrap_or_default();
+        newest: &(i64, Discovery),
+    ) -> Self {
+        let base = newest.0;
         let remembered = MEMORY
             .with_borrow_mut(|memory| memory.remove(&(group.id, group.registered_at)))
             .filter(|(derived_from, _)| *derived_from == base);
         TURN.set(TURN.get().wrapping_add(1));
-        Ok(Self {
+        Self {
             group,
             news: NewsOf { queue, start_at: group.start_at },
             taken,
             under,
             now,
             base,
-            state: remembered.map_or(written, |(_, state)| state),
+            state: remembered.map_or_else(|| newest.1.clone(), |(_, state)| state),
             looked_at: HashSet::new(),
             resolved: HashSet::new(),
+            in_vain: 0,
             chunk: FIRST_CHUNK,
+            look: FIRST_LOOK,
             exhausted: false,
             turn: TURN.get().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32,
-        })
+        }
     }
 
     /// The next partitions to look at; none when there is nothing more to be found.
@@ -91,8 +100,9 @@ impl<'a> Search<'a> {
             if !self.exhausted && self.state.open.len() < LOW_WATER + self.looked_at.len() {
                 self.look_further();
             }
-            let picked = self.state.pick(self.turn, LOOKED_AT, &self.looked_at);
+            let picked = self.state.pick(self.turn, self.look, &self.looked_at);
             if !picked.is_empty() {
+                self.look = LARGEST_LOOK.min(self.look * 2);
                 self.looked_at.extend(picked.iter().cloned());
                 return cursor::status(self.group.id, &self.group.start, picked, self.under);
             }
@@ -103,9 +113,11 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Nothing more is to be had from this partition under this snapshot.
-    pub fn resolve(&mut self, partition: &str) {
+    /// Nothing more is to be had from this partition under this snapshot; something was, or it was
+    /// looked at in vain.
+    pub fn resolve(&mut self, partition: &str, took: bool) {
         self.resolved.insert(partition.to_owned());
+        self.in_vain += usize::from(!took);
     }
 
     /// Read on in each source.
@@ -179,7 +191,7 @@ impl<'a> Search<'a> {
         state.open.retain(|partition| !resolved.contains(partition));
         state.close(&taken.snapshot);
         if writes {
-            if state.passed >= WORTH_WRITING {
+            if state.passed + self.in_vain * IN_VAIN >= WORTH_WRITING {
                 discovery::append(self.group.id, self.base, &mut self.state);
             }
         } else if taken.snapshot.own.is_none() {

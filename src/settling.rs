@@ -15,13 +15,12 @@ use crate::refusal::explain;
 use crate::store::clock::{self, Moment};
 use crate::store::cursor::{self, Located, Notice};
 use crate::store::dead_letter;
-use crate::store::group;
-use crate::store::identity::{self, Identity};
-use crate::store::queue::{self, Queue};
+use crate::store::identity::Identity;
+use crate::store::queue::Queue;
 use crate::store::segment::Log;
 use crate::store::snapshot;
 use crate::store::spi::Under;
-use crate::store::{lease_set, receipt};
+use crate::store::{lease_set, lookup, receipt};
 
 /// What a statement of outcome names.
 #[derive(Clone, Debug)]
@@ -126,7 +125,6 @@ pub fn cursors_of(lease: LeaseId) -> Vec<u64> {
 /// Lock the cursors of a lease, in ascending order, waiting for whoever holds one of them.
 pub fn lock(lease: LeaseId) -> Result<Locked> {
     let cursors = cursors_of(lease);
-    let identity = identity::current()?;
     let located = cursor::lock(&cursors)?;
     let unknown = || explain(lease, &Refusal::Unknown, clock::now());
     let mut held = Vec::with_capacity(located.len());
@@ -138,8 +136,8 @@ pub fn lock(lease: LeaseId) -> Result<Locked> {
         }
     }
     let first = held.first().ok_or_else(unknown)?;
-    let (queue, _) = group::names(first.located.group).ok_or_else(unknown)?;
-    let queue = queue::find(&queue).ok_or_else(unknown)?;
+    let (identity, queue) = lookup::for_settle(first.located.group)?;
+    let queue = queue.ok_or_else(unknown)?;
     Ok(Locked { lease, identity, queue, now: clock::now(), held })
 }
 

@@ -9,7 +9,7 @@ use super::register::{Mode, Registration};
 use crate::error::{Error, OrRaise};
 use crate::settings;
 use crate::store::group::Patience;
-use crate::store::queue;
+use crate::store::lookup;
 use crate::store::spi::connected;
 
 /// Register `consumer_group` on `queue`, by name: the queue need not exist. `mode` 'new' reads what
@@ -39,10 +39,14 @@ fn queen_subscribe(
             Some(other) => return Err(unknown_ordering(other)),
         }
         connected(|| {
-            if queue::find(queue).is_none() && !settings::auto_create() {
+            let found = lookup::for_pop(queue, group)?;
+            if found.queue.is_none() && !settings::auto_create() {
                 return Err(Error::no_such_queue(queue));
             }
-            let Some(new) = Registration::prepare(queue, group, mode)? else { return Ok(false) };
+            if found.group.is_some() {
+                return Ok(false);
+            }
+            let new = Registration::prepare(group, found.queue.as_ref(), mode, found.identity)?;
             Ok(new.write(queue, group, Patience::Wait).is_some())
         })
     })()

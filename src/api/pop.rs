@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use pgrx::datum::{Interval, TimestampWithTimeZone, Uuid};
 use pgrx::prelude::*;
 use queen_engine::cursor::{Cursor, Readiness};
+use queen_engine::discovery::Discovery;
 use queen_engine::lease::{Handle, LeaseId};
 use queen_engine::message::{MessageId, Spans};
 use queen_engine::pop::{Pop, Popped};
@@ -21,9 +22,10 @@ use crate::search::Search;
 use crate::settings;
 use crate::store::clock::{self, Moment, SECOND};
 use crate::store::cursor::{self, Located, Notice, Status};
-use crate::store::group::{self, Group, Patience, QUEUE_MODE};
-use crate::store::identity::{self, Identity};
-use crate::store::queue::{self, Queue};
+use crate::store::group::{Group, Patience, QUEUE_MODE};
+use crate::store::identity::Identity;
+use crate::store::lookup::{self, ForPop};
+use crate::store::queue::Queue;
 use crate::store::segment::{Log, Stored};
 use crate::store::snapshot::{self, Taken};
 use crate::store::spi::{Under, connected};
@@ -139,48 +141,49 @@ fn queen_pop(
 /// Pop now, or as soon as there is something within the time to wait.
 fn pop(request: &Request<'_>) -> Result<Vec<Delivery>> {
     let results = ResultContext::here();
-    let mut newcomer =
-        connected(|| Registration::prepare(request.queue, request.group, request.mode))?;
     let mut poll = Poll::until(clock::now() + request.wait);
+    let mut newcomer = Newcomer::Unknown;
     loop {
-        let deliveries = connected(|| attempt(request, &mut newcomer, poll.is_over(), results))?;
-        if !deliveries.is_empty() || poll.is_over() {
+        let last = poll.is_over();
+        let deliveries = connected(|| attempt(request, &mut newcomer, last, results))?;
+        if !deliveries.is_empty() || last {
             return Ok(deliveries);
         }
         poll.pause();
     }
 }
 
+/// A group that the call finds unregistered.
+enum Newcomer {
+    /// Not looked yet.
+    Unknown,
+    /// To be registered with what it may read from the start of the call on.
+    Prepared(Registration),
+    /// Registered, here or by somebody else.
+    Settled,
+}
+
 /// Look once. A newcomer is registered when there is something for it, or at the `last` look: so
 /// a pop that waits holds nothing.
 fn attempt(
     request: &Request<'_>,
-    newcomer: &mut Option<Registration>,
+    newcomer: &mut Newcomer,
     last: bool,
     results: ResultContext,
 ) -> Result<Vec<Delivery>> {
-    let queue = queue::find(request.queue);
-    if queue.is_none() && !settings::auto_create() {
+    let mut found = lookup::for_pop(request.queue, request.group)?;
+    if found.queue.is_none() && !settings::auto_create() {
         return Err(Error::no_such_queue(request.queue));
     }
-    let group = match newcomer.take() {
-        None => group::find(request.queue, request.group)?,
-        Some(registration) if last || registration.has_news(queue.as_ref())? => {
-            match registration.write(request.queue, request.group, Patience::PassBy) {
-                Some(group) => Some(group),
-                None => group::find(request.queue, request.group)?,
-            }
-        }
-        Some(registration) => {
-            *newcomer = Some(registration);
-            None
-        }
-    };
-    let (Some(queue), Some(group)) = (queue, group) else { return Ok(Vec::new()) };
-    let identity = identity::current()?;
+    if found.group.is_none() {
+        register(request, newcomer, last, &mut found)?;
+    } else {
+        *newcomer = Newcomer::Settled;
+    }
+    let (Some(queue), Some(group)) = (&found.queue, &found.group) else { return Ok(Vec::new()) };
     // A partition that was moved on between the snapshot and the lock is looked at again.
     for _ in 0..MOVED_ON_LIMIT {
-        let mut take = Taking::new(request, &queue, &group, identity, results);
+        let mut take = Taking::new(request, queue, group, &found, results);
         let moved_on = Under::new_snapshot(|under| take.run(under))?;
         if !take.deliveries.is_empty() || !moved_on {
             return Ok(take.deliveries);
@@ -188,6 +191,32 @@ fn attempt(
         pgrx::check_for_interrupts!();
     }
     Ok(Vec::new())
+}
+
+/// Register the group, if it is time.
+fn register(
+    request: &Request<'_>,
+    newcomer: &mut Newcomer,
+    last: bool,
+    found: &mut ForPop,
+) -> Result<()> {
+    let (queue, identity) = (found.queue.as_ref(), found.identity);
+    let registration = match std::mem::replace(newcomer, Newcomer::Settled) {
+        Newcomer::Unknown => Registration::prepare(request.group, queue, request.mode, identity)?,
+        Newcomer::Prepared(registration) => registration,
+        Newcomer::Settled => return Ok(()),
+    };
+    if !last && !registration.has_news(queue, identity)? {
+        *newcomer = Newcomer::Prepared(registration);
+        return Ok(());
+    }
+    match registration.write(request.queue, request.group, Patience::PassBy) {
+        Some((group, discovery)) => {
+            (found.group, found.discovery) = (Some(group), discovery);
+        }
+        None => *found = lookup::for_pop(request.queue, request.group)?,
+    }
+    Ok(())
 }
 
 /// How often one look is taken anew because somebody was faster.
@@ -210,6 +239,8 @@ struct Taking<'a> {
     queue: &'a Queue,
     group: &'a Group,
     identity: Identity,
+    /// How far the group has looked.
+    discovery: &'a (i64, Discovery),
     now: Moment,
     /// The lease over several partitions, drawn when the first is taken.
     set: Option<(u64, LeaseId)>,
@@ -223,14 +254,15 @@ impl<'a> Taking<'a> {
         request: &'a Request<'a>,
         queue: &'a Queue,
         group: &'a Group,
-        identity: Identity,
+        found: &'a ForPop,
         results: ResultContext,
     ) -> Self {
         Self {
             request,
             queue,
             group,
-            identity,
+            identity: found.identity,
+            discovery: &found.discovery,
             now: clock::now(),
             set: None,
             cursors: Vec::new(),
@@ -247,17 +279,24 @@ impl<'a> Taking<'a> {
                 let start = &self.group.start;
                 let names = vec![name.to_owned()];
                 let status = cursor::status(self.group.id, start, names, under)?;
-                self.try_each(status, &taken, under, &mut |_| ())?
+                self.try_each(status, &taken, under, &mut |_, _| ())?
             }
             None => {
-                let mut search = Search::open(self.group, self.queue.id, self.now, &taken, under)?;
+                let mut search = Search::open(
+                    self.group,
+                    self.queue.id,
+                    self.now,
+                    &taken,
+                    under,
+                    self.discovery,
+                );
                 let mut moved_on = false;
                 while !self.is_done() {
                     let status = search.next()?;
                     if status.is_empty() {
                         break;
                     }
-                    let mut resolve = |partition: &str| search.resolve(partition);
+                    let mut resolve = |partition: &str, took| search.resolve(partition, took);
                     moved_on |= self.try_each(status, &taken, under, &mut resolve)?;
                 }
                 search.close(!self.cursors.is_empty());
@@ -279,7 +318,7 @@ impl<'a> Taking<'a> {
         status: Vec<Status>,
         taken: &Taken,
         under: &Under,
-        resolve: &mut dyn FnMut(&str),
+        resolve: &mut dyn FnMut(&str, bool),
     ) -> Result<bool> {
         let mut moved_on = false;
         for status in status {
@@ -287,7 +326,8 @@ impl<'a> Taking<'a> {
                 break;
             }
             match self.try_one(&status, taken, under)? {
-                Tried::Took | Tried::Nothing => resolve(&status.partition),
+                Tried::Took => resolve(&status.partition, true),
+                Tried::Nothing => resolve(&status.partition, false),
                 Tried::Locked => (),
                 Tried::MovedOn => moved_on = true,
             }

@@ -17,7 +17,8 @@ use crate::datum::{Jsonb, JsonbArray, TextArray};
 use crate::error::{Code, Error, OrRaise, Result};
 use crate::settings;
 use crate::store::clock;
-use crate::store::identity;
+use crate::store::identity::Identity;
+use crate::store::lookup;
 use crate::store::queue::{self, Queue};
 use crate::store::segment::{self, NewSegment};
 use crate::store::spi::connected;
@@ -226,32 +227,40 @@ pub fn push(messages: Vec<Message>) -> Result<Vec<Pushed>> {
         places.entry((&message.queue, &message.partition)).or_default().push(at);
     }
     let mut pushed = vec![None; messages.len()];
-    let mut queues: HashMap<&str, Queue> = HashMap::new();
+    let mut queues: HashMap<&str, (Identity, Queue)> = HashMap::new();
     for ((name, partition), places) in places {
-        let queue = match queues.remove(name) {
-            Some(queue) => queue,
+        let (identity, queue) = match queues.remove(name) {
+            Some(known) => known,
             None => find_queue(name)?,
         };
         let wanted: Vec<&Message> = places.iter().map(|&at| &messages[at]).collect();
-        for (at, result) in places.iter().zip(push_to(&queue, partition, &wanted)?) {
+        for (at, result) in places.iter().zip(push_to(&queue, identity, partition, &wanted)?) {
             pushed[*at] = Some(result);
         }
-        queues.insert(name, queue);
+        queues.insert(name, (identity, queue));
     }
     Ok(pushed.into_iter().flatten().collect())
 }
 
 /// The queue, created where that is allowed.
-pub fn find_queue(name: &str) -> Result<Queue> {
-    if settings::auto_create() {
-        return Ok(queue::find_or_create(name, clock::now()));
+fn find_queue(name: &str) -> Result<(Identity, Queue)> {
+    match lookup::for_push(name)? {
+        (identity, Some(queue)) => Ok((identity, queue)),
+        (identity, None) if settings::auto_create() => {
+            Ok((identity, queue::find_or_create(name, clock::now())))
+        }
+        (_, None) => Err(Error::no_such_queue(name)),
     }
-    queue::find(name).ok_or_else(|| Error::no_such_queue(name))
 }
 
 /// Push to one partition.
-fn push_to(queue: &Queue, partition: &str, messages: &[&Message]) -> Result<Vec<Pushed>> {
-    let xid = snapshot::assign_xid(identity::current()?);
+fn push_to(
+    queue: &Queue,
+    identity: Identity,
+    partition: &str,
+    messages: &[&Message],
+) -> Result<Vec<Pushed>> {
+    let xid = snapshot::assign_xid(identity);
     let now = clock::now();
     let mut batch = Batch::new(messages);
     batch.number();

@@ -8,9 +8,10 @@ use crate::error::{Error, Result};
 use crate::store::clock::{self, Moment};
 use crate::store::discovery::{self, NewsOf};
 use crate::store::group::{self, Group, Patience, QUEUE_MODE};
-use crate::store::queue::{self, Queue};
+use crate::store::identity::Identity;
+use crate::store::queue::Queue;
 use crate::store::spi::Under;
-use crate::store::{identity, segment, snapshot};
+use crate::store::{segment, snapshot};
 
 /// Where a new group begins to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,14 +55,14 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Prepare to register `group`, unless it exists. Queue mode reads everything.
-    pub fn prepare(queue: &str, group: &str, mode: Mode) -> Result<Option<Self>> {
-        if group::find(queue, group)?.is_some() {
-            return Ok(None);
-        }
+    /// Prepare to register `group`. Queue mode reads everything.
+    pub fn prepare(
+        group: &str,
+        queue: Option<&Queue>,
+        mode: Mode,
+        identity: Identity,
+    ) -> Result<Self> {
         let mode = if group == QUEUE_MODE { Mode::All } else { mode };
-        let identity = identity::current()?;
-        let queue = queue::find(queue);
         Under::new_snapshot(|under| {
             let taken = snapshot::describe(under, identity);
             let mut new = Self {
@@ -87,14 +88,13 @@ impl Registration {
                     new.start.holes = taken.snapshot.holes;
                 }
             }
-            Ok(Some(new))
+            Ok(new)
         })
     }
 
     /// Whether there is anything for the group.
-    pub fn has_news(&self, queue: Option<&Queue>) -> Result<bool> {
+    pub fn has_news(&self, queue: Option<&Queue>, identity: Identity) -> Result<bool> {
         let Some(queue) = queue else { return Ok(false) };
-        let identity = identity::current()?;
         Under::new_snapshot(|under| {
             let taken = snapshot::describe(under, identity);
             let news = NewsOf { queue: queue.id, start_at: None };
@@ -107,9 +107,14 @@ impl Registration {
     }
 
     /// Write the registration. None where somebody else registers the same group.
-    pub fn write(mut self, queue: &str, name: &str, patience: Patience) -> Option<Group> {
+    pub fn write(
+        mut self,
+        queue: &str,
+        name: &str,
+        patience: Patience,
+    ) -> Option<(Group, (i64, Discovery))> {
         let group = group::register(queue, name, self.at, self.start_at, self.start, patience)?;
-        discovery::append(group.id, 0, &mut self.discovery);
-        Some(group)
+        let revision = discovery::append(group.id, 0, &mut self.discovery);
+        Some((group, (revision, self.discovery)))
     }
 }

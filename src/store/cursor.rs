@@ -40,7 +40,8 @@ static STATUS: Statement = Statement::new(
     concat!(
         "SELECT wanted.partition, c.id, p.revision, p.state
          FROM unnest($2) WITH ORDINALITY AS wanted(partition, place)
-         LEFT JOIN queen_mq.cursor c ON c.group_id = $1 AND c.partition = wanted.partition ",
+         LEFT JOIN LATERAL (SELECT id FROM queen_mq.cursor
+             WHERE group_id = $1 AND partition = wanted.partition LIMIT 1) AS c ON true ",
         newest!(),
         " ORDER BY wanted.place"
     ),

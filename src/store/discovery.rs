@@ -23,13 +23,13 @@ pub fn newest(group: i64, under: &Under) -> Result<Option<(i64, Discovery)>> {
     }
 }
 
-fn read(bytes: Vec<u8>) -> Result<Discovery> {
+pub(super) fn read(bytes: Vec<u8>) -> Result<Discovery> {
     decode(&bytes, "the discovery state of a consumer group")
 }
 
 static APPEND: Statement = Statement::new(
     "INSERT INTO queen_mq.discovery (group_id, revision, state)
-     VALUES ($1, pg_catalog.nextval('queen_mq.discovery_revision'), $2)",
+     VALUES ($1, pg_catalog.nextval('queen_mq.discovery_revision'), $2) RETURNING revision",
     &[pg_sys::INT8OID, pg_sys::BYTEAOID],
 );
 // Rows another transaction is deleting are skipped. The array is there so that the rows are
@@ -43,15 +43,17 @@ static PRUNE: Statement = Statement::new(
 );
 
 /// Write `state`, derived from the one of revision `base`, and remove what `base` superseded.
-/// `state.pruned` is a low-water mark that keeps this away from the end where rows die.
-pub fn append(group: i64, base: i64, state: &mut Discovery) {
+/// `state.pruned` is a low-water mark that keeps this away from the end where rows die. Returns
+/// the revision written.
+pub fn append(group: i64, base: i64, state: &mut Discovery) -> i64 {
     let from = state.pruned;
     state.pruned = base;
-    APPEND.run(&[arg(group), arg(encode(state))]);
+    let written = APPEND.run(&[arg(group), arg(encode(state))]).first();
     // In REPEATABLE READ a row that went in the meantime would be an error; the next one prunes.
     if !one_snapshot_per_transaction() {
         PRUNE.run(&[arg(group), arg(from), arg(base)]);
     }
+    written.map_or(base, |row| row.need(1))
 }
 
 static ALL: Statement = Statement::new("SELECT state FROM queen_mq.discovery", &[]);

@@ -22,27 +22,19 @@ pub struct Group {
     pub start: Start,
 }
 
-static FIND: Statement = Statement::new(
-    "SELECT id, registered_at, start_at, start FROM queen_mq.consumer_group
-     WHERE queue = $1 AND name = $2",
-    &[pg_sys::TEXTOID, pg_sys::TEXTOID],
-);
 static FIND_ALL: Statement = Statement::new(
     "SELECT id, registered_at, start_at, start FROM queen_mq.consumer_group WHERE queue = $1",
     &[pg_sys::TEXTOID],
 );
 
-fn read(row: Row) -> Result<Group> {
+/// Read the columns of a group from `first` on.
+pub(super) fn read(row: &Row, first: usize) -> Result<Group> {
     Ok(Group {
-        id: row.need(1),
-        registered_at: row.need::<At>(2).0,
-        start_at: row.get::<At>(3).map(|at| at.0),
-        start: decode(&row.need::<Vec<u8>>(4), "the start of a consumer group")?,
+        id: row.need(first),
+        registered_at: row.need::<At>(first + 1).0,
+        start_at: row.get::<At>(first + 2).map(|at| at.0),
+        start: decode(&row.need::<Vec<u8>>(first + 3), "the start of a consumer group")?,
     })
-}
-
-pub fn find(queue: &str, name: &str) -> Result<Option<Group>> {
-    FIND.run(&[arg(queue), arg(name)]).first().map(read).transpose()
 }
 
 static ALL: Statement = Statement::new(
@@ -53,21 +45,11 @@ static ALL: Statement = Statement::new(
 
 /// Every group with its queue's name and its own.
 pub fn all(under: &Under) -> Result<Vec<(String, String, Group)>> {
-    ALL.read(&[], under).map(|row| Ok((row.need(5), row.need(6), read(row)?))).collect()
-}
-
-static NAMES: Statement = Statement::new(
-    "SELECT queue, name FROM queen_mq.consumer_group WHERE id = $1",
-    &[pg_sys::INT8OID],
-);
-
-/// The names of a group: its queue's and its own.
-pub fn names(id: i64) -> Option<(String, String)> {
-    NAMES.run(&[arg(id)]).first().map(|row| (row.need(1), row.need(2)))
+    ALL.read(&[], under).map(|row| Ok((row.need(5), row.need(6), read(&row, 1)?))).collect()
 }
 
 pub fn of_queue(queue: &str) -> Result<Vec<Group>> {
-    FIND_ALL.run(&[arg(queue)]).map(read).collect()
+    FIND_ALL.run(&[arg(queue)]).map(|row| read(&row, 1)).collect()
 }
 
 /// What to do about a transaction that is registering the same group.

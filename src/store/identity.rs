@@ -9,7 +9,7 @@ use pgrx::pg_sys;
 
 use super::clock::{self, At, Moment};
 use super::discovery;
-use super::spi::{Statement, arg};
+use super::spi::{Row, Statement, arg};
 use super::{signed, unsigned};
 use crate::error::Result;
 
@@ -55,18 +55,27 @@ pub fn current() -> Result<Identity> {
     }
 }
 
-/// The newest row if it is this cluster's, and the highest generation.
-fn newest() -> (Option<Identity>, i32) {
+/// This cluster's own identifier.
+pub(super) fn own() -> i64 {
     // SAFETY: reads the control file's copy in shared memory.
-    let own = unsafe { pg_sys::GetSystemIdentifier() } as i64;
-    let Some(row) = NEWEST.run(&[arg(own)]).first() else {
-        return (None, 0);
-    };
-    let identity = (row.need::<i64>(1) == own).then(|| Identity {
+    unsafe { pg_sys::GetSystemIdentifier() as i64 }
+}
+
+/// A row of the newest generation, its first three columns as in NEWEST; None if another cluster
+/// wrote it.
+pub(super) fn read(row: &Row) -> Option<Identity> {
+    (row.get::<i64>(1)? == own()).then(|| Identity {
         xid_offset: unsigned(row.need(2)),
         void_before: row.get::<At>(3).map_or(Moment::MIN, |at| at.0),
-    });
-    (identity, row.need(4))
+    })
+}
+
+/// The newest row if it is this cluster's, and the highest generation.
+fn newest() -> (Option<Identity>, i32) {
+    let Some(row) = NEWEST.run(&[arg(own())]).first() else {
+        return (None, 0);
+    };
+    (read(&row), row.need(4))
 }
 
 fn rebase() -> Result<Identity> {
@@ -75,16 +84,14 @@ fn rebase() -> Result<Identity> {
     if let Some(identity) = found {
         return Ok(identity);
     }
-    // SAFETY: as in `newest`, and reads the next transaction id.
-    let (own, next) = unsafe {
-        (pg_sys::GetSystemIdentifier() as i64, pg_sys::ReadNextFullTransactionId().value)
-    };
+    // SAFETY: reads the next transaction id.
+    let next = unsafe { pg_sys::ReadNextFullTransactionId().value };
     let stored = HIGHEST.run(&[]).first().map_or(0, |row| unsigned(row.need::<i64>(1)));
     let highest = stored.max(discovery::highest_xid()?);
     let now = clock::now();
     let identity = Identity { xid_offset: (highest + GAP).saturating_sub(next), void_before: now };
     let offset = signed(identity.xid_offset);
-    ADOPT.run(&[arg(own), arg(generation + 1), arg(offset), arg(At(now))]);
+    ADOPT.run(&[arg(own()), arg(generation + 1), arg(offset), arg(At(now))]);
     // Their deadlines are void: make them due, so that the search comes by.
     END_LEASES.run(&[arg(At(now))]);
     Ok(identity)

@@ -8,6 +8,7 @@ pub mod discovery;
 pub mod group;
 pub mod identity;
 pub mod lease_set;
+pub mod lookup;
 pub mod marker;
 pub mod queue;
 pub mod receipt;

@@ -71,13 +71,14 @@ fn length(option: Option<Interval>, default: i64) -> i64 {
 
 macro_rules! columns {
     () => {
-        "id, created_at, lease_time, retry_limit, retry_delay, retry_backoff, retry_delay_max,
-         on_exhausted, dedup_window"
+        "q.id, q.created_at, q.lease_time, q.retry_limit, q.retry_delay, q.retry_backoff,
+         q.retry_delay_max, q.on_exhausted, q.dedup_window"
     };
 }
+pub(super) use columns;
 
 static FIND: Statement = Statement::new(
-    concat!("SELECT ", columns!(), " FROM queen_mq.queue WHERE name = $1"),
+    concat!("SELECT ", columns!(), " FROM queen_mq.queue q WHERE q.name = $1"),
     &[pg_sys::TEXTOID],
 );
 static CREATE: Statement = Statement::new(
@@ -85,7 +86,7 @@ static CREATE: Statement = Statement::new(
     &[pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],
 );
 static LOCK: Statement = Statement::new(
-    concat!("SELECT ", columns!(), " FROM queen_mq.queue WHERE name = $1 FOR UPDATE"),
+    concat!("SELECT ", columns!(), " FROM queen_mq.queue q WHERE q.name = $1 FOR UPDATE"),
     &[pg_sys::TEXTOID],
 );
 static UPDATE: Statement = Statement::new(
@@ -104,24 +105,28 @@ static UPDATE: Statement = Statement::new(
     ],
 );
 
-fn read(row: Row) -> Queue {
-    Queue {
-        id: row.need(1),
-        created_at: row.need::<At>(2).0,
+/// Read the columns of a queue from `first` on; None where it is the empty side of a join.
+pub(super) fn read(row: &Row, first: usize) -> Option<Queue> {
+    Some(Queue {
+        id: row.get(first)?,
+        created_at: row.need::<At>(first + 1).0,
         options: Options {
-            lease_time: row.get(3),
-            retry_limit: row.get(4),
-            retry_delay: row.get(5),
-            retry_backoff: row.get(6),
-            retry_delay_max: row.get(7),
-            on_exhausted: row.get(8),
-            dedup_window: row.get(9),
+            lease_time: row.get(first + 2),
+            retry_limit: row.get(first + 3),
+            retry_delay: row.get(first + 4),
+            retry_backoff: row.get(first + 5),
+            retry_delay_max: row.get(first + 6),
+            on_exhausted: row.get(first + 7),
+            dedup_window: row.get(first + 8),
         },
-    }
+    })
 }
 
+/// How many columns a queue has.
+pub(super) const COLUMNS: usize = 9;
+
 pub fn find(name: &str) -> Option<Queue> {
-    FIND.run(&[arg(name)]).first().map(read)
+    FIND.run(&[arg(name)]).first().and_then(|row| read(&row, 1))
 }
 
 /// The queue, created with the defaults if it is not there. Waits for a transaction that is
@@ -138,7 +143,7 @@ pub fn find_or_create(name: &str, now: Moment) -> Queue {
 
 /// The queue, locked against a concurrent change of its options.
 pub fn lock(name: &str) -> Option<Queue> {
-    LOCK.run(&[arg(name)]).first().map(read)
+    LOCK.run(&[arg(name)]).first().and_then(|row| read(&row, 1))
 }
 
 pub fn update(queue: &Queue) {

@@ -63,24 +63,55 @@ pub fn append(segment: NewSegment<'_>) {
 
 // The two reads of a pop return the arrays as they lie in the table: nothing is unpacked before
 // it is known to be wanted.
-static LATE: Statement = Statement::new(
-    "SELECT s.id, s.n, s.created_at, s.payloads, s.transaction_ids, s.headers
-     FROM unnest($3, $4) AS hole(low, high)
-     JOIN queen_mq.segment s ON s.queue_id = $1 AND s.xid >= hole.low AND s.xid < hole.high
-     WHERE s.partition = $2 AND s.id > $5 AND s.id <= $6
-       AND ($8 IS NULL OR s.created_at >= $8)
-     ORDER BY s.id LIMIT $7",
+macro_rules! late {
+    ($holes:literal, $xid:literal, $types:expr) => {
+        Statement::new(
+            concat!(
+                "SELECT s.id, s.n, s.created_at, s.payloads, s.transaction_ids, s.headers FROM ",
+                $holes,
+                " CROSS JOIN LATERAL (
+                     SELECT * FROM queen_mq.segment
+                     WHERE queue_id = $1 AND ",
+                $xid,
+                " AND partition = $2 AND id > $3 AND id <= $4
+                       AND ($6 IS NULL OR created_at >= $6)
+                     ORDER BY id LIMIT $5) AS s
+                 ORDER BY s.id LIMIT $5"
+            ),
+            $types,
+        )
+    };
+}
+// By transaction, so that it takes one descent of the index for each.
+static LATE: Statement = late!(
+    "unnest($7) AS hole(xid)",
+    "xid = hole.xid",
     &[
         pg_sys::INT8OID,
         pg_sys::TEXTOID,
-        pg_sys::INT8ARRAYOID,
-        pg_sys::INT8ARRAYOID,
         pg_sys::INT8OID,
         pg_sys::INT8OID,
         pg_sys::INT8OID,
         pg_sys::TIMESTAMPTZOID,
-    ],
+        pg_sys::INT8ARRAYOID,
+    ]
 );
+// When they are too many to be listed: after a pop in REPEATABLE READ with an old snapshot.
+static LATE_IN_RANGES: Statement = late!(
+    "unnest($7, $8) AS hole(low, high)",
+    "xid >= hole.low AND xid < hole.high",
+    &[
+        pg_sys::INT8OID,
+        pg_sys::TEXTOID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::TIMESTAMPTZOID,
+        pg_sys::INT8ARRAYOID,
+        pg_sys::INT8ARRAYOID,
+    ]
+);
+const LISTED: u64 = 4096;
 static BEYOND: Statement = Statement::new(
     "SELECT id, n, created_at, payloads, transaction_ids, headers FROM queen_mq.segment
      WHERE queue_id = $1 AND partition = $2 AND id > $3 AND ($5 IS NULL OR created_at >= $5)
@@ -172,20 +203,24 @@ impl Log<'_> {
                 under,
             ),
             Read::Late { from, after, upto } => {
-                let (low, high) = bounds(from);
-                LATE.read(
-                    &[
-                        arg(self.queue),
-                        arg(self.partition),
-                        low,
-                        high,
-                        arg(signed(*after)),
-                        arg(signed(*upto)),
-                        arg(limit as i64),
-                        start_at,
-                    ],
-                    under,
-                )
+                let mut args = vec![
+                    arg(self.queue),
+                    arg(self.partition),
+                    arg(signed(*after)),
+                    arg(signed(*upto)),
+                    arg(limit as i64),
+                    start_at,
+                ];
+                match from.listed(LISTED) {
+                    Some(xids) => {
+                        args.push(arg(xids.into_iter().map(signed).collect::<Vec<i64>>()));
+                        LATE.read(&args, under)
+                    }
+                    None => {
+                        args.extend(bounds(from));
+                        LATE_IN_RANGES.read(&args, under)
+                    }
+                }
             }
         };
         rows.map(|row| Stored { row }).collect()
@@ -200,10 +235,10 @@ impl Log<'_> {
     }
 }
 
-fn bounds(holes: &Holes) -> (Arg, Arg) {
+fn bounds(holes: &Holes) -> [Arg; 2] {
     let (low, high): (Vec<i64>, Vec<i64>) =
         holes.ranges().iter().map(|&(low, high)| (signed(low), signed(high))).unzip();
-    (arg(low), arg(high))
+    [arg(low), arg(high)]
 }
 
 // A sequence that nobody has drawn from stands at its first value, too.

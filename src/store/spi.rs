@@ -128,6 +128,7 @@ struct PinnedPlans {
     bitmapscan: bool,
     hashjoin: bool,
     mergejoin: bool,
+    material: bool,
     jit: bool,
     cache_mode: c_int,
 }
@@ -142,6 +143,7 @@ impl PinnedPlans {
                 bitmapscan: pg_sys::enable_bitmapscan,
                 hashjoin: pg_sys::enable_hashjoin,
                 mergejoin: pg_sys::enable_mergejoin,
+                material: pg_sys::enable_material,
                 jit: pg_sys::jit_enabled,
                 cache_mode: pg_sys::plan_cache_mode,
             };
@@ -149,6 +151,7 @@ impl PinnedPlans {
             pg_sys::enable_bitmapscan = false;
             pg_sys::enable_hashjoin = false;
             pg_sys::enable_mergejoin = false;
+            pg_sys::enable_material = false;
             pg_sys::jit_enabled = false;
             pg_sys::plan_cache_mode =
                 pg_sys::PlanCacheMode::PLAN_CACHE_MODE_FORCE_GENERIC_PLAN as c_int;
@@ -165,6 +168,7 @@ impl Drop for PinnedPlans {
             pg_sys::enable_bitmapscan = self.bitmapscan;
             pg_sys::enable_hashjoin = self.hashjoin;
             pg_sys::enable_mergejoin = self.mergejoin;
+            pg_sys::enable_material = self.material;
             pg_sys::jit_enabled = self.jit;
             pg_sys::plan_cache_mode = self.cache_mode;
         }

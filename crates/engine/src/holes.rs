@@ -47,6 +47,12 @@ impl Holes {
         after > 0 && xid < self.0[after - 1].1
     }
 
+    /// The transactions one by one, unless they are more than `limit`.
+    pub fn listed(&self, limit: u64) -> Option<Vec<u64>> {
+        let count: u64 = self.0.iter().map(|(low, high)| high - low).sum();
+        (count <= limit).then(|| self.0.iter().flat_map(|&(low, high)| low..high).collect())
+    }
+
     /// What is in `self` and not in `other`.
     pub fn minus(&self, other: &Holes) -> Holes {
         let mut left = Vec::with_capacity(self.0.len());

@@ -9,7 +9,7 @@
 //! whose COMMIT had been sent when the pop returned, or by an ack earlier in the pop's own
 //! transaction, or it has to stand before B in the same pop.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 
 use uuid::Uuid;
@@ -300,39 +300,28 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Everything that must come before a delivery is settled when it comes.
+    /// Everything that must come before a delivery is settled when it comes. A message that was
+    /// overtaken is named once, however many followed.
     fn check_order(&self, found: &mut Vec<Violation>) {
         let mut streams: HashMap<StreamId, Prefix> = HashMap::new();
+        let mut named = HashSet::new();
         for delivery in &self.deliveries {
             let Some((push, _)) = self.facts.effective(delivery.uid) else { continue };
-            let settled = |earlier: Uid| {
-                self.settled(earlier) < delivery.returned
-                    || self.completed_in(delivery.tx, earlier, delivery.returned)
-                    || self
-                        .place
-                        .get(&(delivery.pop, earlier))
-                        .is_some_and(|place| *place < delivery.at)
-            };
-            let mut wrong = None;
-            for &earlier in self.facts.before.get(&delivery.uid).into_iter().flatten() {
-                if !settled(earlier) {
-                    wrong = Some(earlier);
+            let mut overtaken = BTreeSet::new();
+            let mut look_at = |earlier: Uid| {
+                if !self.settled_for(delivery, earlier) && named.insert(earlier) {
+                    overtaken.insert(earlier);
                 }
-            }
+            };
+            self.facts.before.get(&delivery.uid).into_iter().flatten().for_each(|n| look_at(*n));
             if let Some(list) = self.facts.by_done.get(&push.stream) {
                 let prefix = streams.entry(push.stream).or_insert_with(|| {
                     Prefix::of(list.iter().map(|(_, uid)| self.settled(*uid)).collect())
                 });
                 let until = list.partition_point(|(done, _)| *done < push.began);
-                prefix.at_least(delivery.returned, until, &mut |index| {
-                    let earlier = list[index].1;
-                    if !settled(earlier) {
-                        wrong = Some(earlier);
-                    }
-                    wrong.is_none()
-                });
+                prefix.at_least(delivery.returned, until, |index| look_at(list[index].1));
             }
-            if let Some(earlier) = wrong {
+            for earlier in overtaken {
                 let known = self.first_seen.get(&earlier).is_some_and(|at| *at < delivery.began);
                 let fault = if known { Fault::Overtook } else { Fault::Inversion };
                 let first = self.facts.pushes.get(&earlier);
@@ -340,6 +329,14 @@ impl<'a> View<'a> {
                 self.report(found, fault, text);
             }
         }
+    }
+
+    /// Whether an earlier message was settled, or stood before it, when a delivery came.
+    fn settled_for(&self, delivery: &Delivery, earlier: Uid) -> bool {
+        let place = self.place.get(&(delivery.pop, earlier));
+        self.settled(earlier) < delivery.returned
+            || self.completed_in(delivery.tx, earlier, delivery.returned)
+            || place.is_some_and(|place| *place < delivery.at)
     }
 
     /// Whether a transaction, which may yet roll back, had completed a message by then.
@@ -434,17 +431,15 @@ impl Prefix {
         Self { leaves, maxima }
     }
 
-    /// Visit each index below `until` whose value is at least `bound`, as long as `visit` says so.
-    fn at_least(&self, bound: Stamp, until: usize, visit: &mut impl FnMut(usize) -> bool) {
+    /// Visit each index below `until` whose value is at least `bound`.
+    fn at_least(&self, bound: Stamp, until: usize, mut visit: impl FnMut(usize)) {
         let mut stack = vec![(1, 0, self.leaves)];
         while let Some((node, from, width)) = stack.pop() {
             if from >= until || self.maxima[node] < bound {
                 continue;
             }
             if width == 1 {
-                if !visit(from) {
-                    return;
-                }
+                visit(from);
                 continue;
             }
             let half = width / 2;

@@ -181,6 +181,16 @@ fn two_messages_of_a_producer_that_swap_are_an_inversion() {
 }
 
 #[test]
+fn an_overtaken_message_is_named_once() {
+    let mut tale = Tale::new();
+    tale.pushed(1, 1, 10).pushed(2, 1, 20).pushed(3, 1, 30).pushed(4, 2, 11);
+    tale.popped(1, 40, &[4, 2, 3]).acked(1, 50, &[2, 3, 4]);
+    tale.popped(2, 60, &[1]).acked(2, 70, &[1]);
+    assert_eq!(check(&tale.0).len(), 1);
+    assert_eq!(tale.faults(), [Fault::Inversion]);
+}
+
+#[test]
 fn a_swap_within_one_pop_is_an_inversion() {
     let mut tale = Tale::new();
     tale.push(1, 1, 5, 10).push(2, 1, 5, 11).tx(5, 15, true);
@@ -373,10 +383,7 @@ fn the_tree_finds_what_a_scan_finds() {
     for until in 0..=values.len() {
         for bound in [0, 1, 50, 99, 100, 101] {
             let mut found = Vec::new();
-            prefix.at_least(bound, until, &mut |index| {
-                found.push(index);
-                true
-            });
+            prefix.at_least(bound, until, |index| found.push(index));
             let expected: Vec<usize> = (0..until).filter(|n| values[*n] >= bound).collect();
             assert_eq!(found, expected);
         }

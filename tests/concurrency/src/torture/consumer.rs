@@ -21,6 +21,8 @@ pub enum Manners {
     Rough,
     /// Completes all it gets.
     Gentle,
+    /// Completes all it gets, and takes much at once.
+    Greedy,
 }
 
 pub struct Consumer {
@@ -58,7 +60,7 @@ impl Consumer {
     }
 
     fn gentle(&self) -> bool {
-        self.manners == Manners::Gentle || self.worker.shared.draining.load(Ordering::Relaxed)
+        self.manners != Manners::Rough || self.worker.shared.draining.load(Ordering::Relaxed)
     }
 
     /// Pop once, or settle once; the number of messages that came.
@@ -66,8 +68,8 @@ impl Consumer {
         let deliveries = self.worker.log.deliveries.len();
         self.completed = 0;
         self.next = None;
-        let done =
-            if self.lease.is_some() { self.settle_some().await } else { self.pop_somehow().await };
+        let settles = self.lease.is_some();
+        let done = if settles { self.settle_some().await } else { self.pop_somehow().await };
         let committed = match done {
             Ok(committed) => committed,
             Err(error) => self.failed(error).await?,
@@ -81,7 +83,7 @@ impl Consumer {
             self.lease = None;
         }
         let came = self.worker.log.deliveries.len() - deliveries;
-        if came == 0 && self.lease.is_none() {
+        if came == 0 && !settles {
             self.worker.nap(15.0).await;
         }
         Ok(came)
@@ -184,8 +186,10 @@ impl Consumer {
     async fn pop(&mut self, tx: TxId) -> Result<Option<Lease>, Error> {
         let gentle = self.gentle();
         let queue = QUEUES[usize::from(self.worker.chance(0.3))];
-        let (batch, partitions) =
-            (self.worker.rng.random_range(1..=20), self.worker.rng.random_range(1..=3));
+        let (batch, partitions) = match self.manners {
+            Manners::Greedy => (100, 10),
+            _ => (self.worker.rng.random_range(1..=20), self.worker.rng.random_range(1..=3)),
+        };
         let brief = !gentle && self.worker.chance(0.12);
         let lease_ms: i64 = if brief {
             self.worker.rng.random_range(100..600)

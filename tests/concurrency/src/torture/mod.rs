@@ -100,9 +100,10 @@ impl Report {
         self.stats.get(name).copied().unwrap_or(0)
     }
 
-    /// An error that shows the report if anything was wrong.
+    /// An error if anything was wrong.
     pub fn clean(&self) -> Result<()> {
-        ensure!(self.violations.is_empty(), "{self}");
+        let count = self.violations.len();
+        ensure!(count == 0, "{count} violations, see the report");
         Ok(())
     }
 }
@@ -308,7 +309,7 @@ async fn register_late(shared: &Arc<Shared>) -> Result<(u64, u64)> {
 async fn replay(shared: &Arc<Shared>) -> Result<Left> {
     let expected = shared.pushed.load(Ordering::Relaxed);
     let worker = Worker::start(shared.clone(), 4000).await?;
-    let mut reader = Consumer::new(worker, REPLAY, None, Manners::Gentle);
+    let mut reader = Consumer::new(worker, REPLAY, None, Manners::Greedy);
     let completed = &shared.completed[REPLAY as usize];
     let mut progress = Instant::now();
     let mut empty = 0;
