@@ -1,7 +1,9 @@
 //! What rolls back has not happened: pops, pushes and acks, whole or to a savepoint.
 
 use anyhow::Result;
-use queen_tests::{Ack, Fails, Pop, Push, PushBatch, Settled, TestDb, complete, n, numbers};
+use queen_tests::{
+    Ack, Fails, Pop, Push, PushBatch, Settled, TestDb, complete, expiry, n, numbers,
+};
 
 fn pop() -> Pop {
     Pop::new("q").group("g").mode("all").batch(100).partitions(100)
@@ -55,6 +57,57 @@ async fn a_partition_found_locked_is_found_again_among_others() -> Result<()> {
     let came = pop().run(second).await?;
     assert_eq!(numbers(&came), [1]);
     assert_eq!(came[0].delivery_attempt, 1);
+    Ok(())
+}
+
+/// What a session saw of its own transaction it has to forget with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_found_its_own_lease_finds_the_messages_after_the_rollback() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let session = db.session().await?;
+    session.run("SELECT queen_configure('q', retry_delay => '1 hour')").await?;
+    PushBatch::new("q", vec![n(1), n(2)]).run(&session).await?;
+    for (begin, undo) in [
+        ("BEGIN", "ROLLBACK"),
+        ("BEGIN; SAVEPOINT s", "ROLLBACK TO SAVEPOINT s"),
+        // That transaction is open yet.
+        ("SAVEPOINT s", "ROLLBACK"),
+    ] {
+        session.run(begin).await?;
+        assert_eq!(numbers(&pop().run(&session).await?), [1, 2]);
+        assert_eq!(pop().run(&session).await?, [], "it holds them itself");
+        assert_eq!(pop().run(&session).await?, []);
+        session.run(undo).await?;
+    }
+    let held = pop().batch(1).lease("2 seconds").one(&session).await?;
+    assert_eq!((&held.payload, held.delivery_attempt), (&n(1), 1));
+
+    // A failure, and then an ack, that were none.
+    session.run("BEGIN").await?;
+    Ack::all(held.lease()?).failed("undone").run(&session).await?;
+    assert_eq!(pop().run(&session).await?, [], "it waits for its retry");
+    session.run("ROLLBACK; BEGIN").await?;
+    Ack::all(held.lease()?).run(&session).await?;
+    assert_eq!(numbers(&pop().run(&session).await?), [2]);
+    assert_eq!(pop().run(&session).await?, []);
+    session.run("ROLLBACK").await?;
+    assert_eq!(pop().run(&session).await?, []);
+    expiry(&session, &held).await?;
+    let again = pop().run(&session).await?;
+    assert_eq!(numbers(&again), [1, 2]);
+    assert_eq!((again[0].delivery_attempt, again[1].delivery_attempt), (2, 1));
+    complete(&session, &again).await?;
+
+    // And a push.
+    session.run("BEGIN").await?;
+    Push::new("q", n(100)).run(&session).await?;
+    Push::new("q", n(101)).partition("new").run(&session).await?;
+    assert_eq!(pop().run(&session).await?.len(), 2);
+    assert_eq!(pop().run(&session).await?, []);
+    session.run("ROLLBACK").await?;
+    Push::new("q", n(3)).run(&session).await?;
+    Push::new("q", n(3)).partition("new").run(&session).await?;
+    assert_eq!(numbers(&pop().run(&session).await?), [3, 3]);
     Ok(())
 }
 

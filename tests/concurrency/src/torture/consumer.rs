@@ -23,6 +23,9 @@ pub enum Manners {
     Gentle,
     /// Completes all it gets, and takes much at once.
     Greedy,
+    /// Takes what is there without a lease, and looks again at once: always at the end of the
+    /// log, where transactions overlap.
+    Eager,
 }
 
 pub struct Consumer {
@@ -69,7 +72,13 @@ impl Consumer {
         self.completed = 0;
         self.next = None;
         let settles = self.lease.is_some();
-        let done = if settles { self.settle_some().await } else { self.pop_somehow().await };
+        let done = if self.manners == Manners::Eager {
+            self.pop_for_good().await
+        } else if settles {
+            self.settle_some().await
+        } else {
+            self.pop_somehow().await
+        };
         let committed = match done {
             Ok(committed) => committed,
             Err(error) => self.failed(error).await?,
@@ -84,7 +93,7 @@ impl Consumer {
         }
         let came = self.worker.log.deliveries.len() - deliveries;
         if came == 0 && !settles {
-            self.worker.nap(15.0).await;
+            self.worker.nap(if self.manners == Manners::Eager { 2.0 } else { 15.0 }).await;
         }
         Ok(came)
     }
@@ -133,12 +142,37 @@ impl Consumer {
         }
     }
 
+    /// With auto_ack: delivered is completed. Where connections are cut the answer may be lost,
+    /// and with it the messages: there a transaction tells what became of them.
+    async fn pop_for_good(&mut self) -> Result<bool, Error> {
+        let (survives, rolls_back) =
+            (self.worker.shared.config.survives(), self.worker.chance(0.05));
+        if !survives && !rolls_back {
+            let tx = self.worker.begin_single();
+            self.pop(tx).await?;
+            self.worker.end_single();
+            return Ok(true);
+        }
+        let tx = self.worker.begin("BEGIN").await?;
+        self.pop(tx).await?;
+        if rolls_back {
+            self.worker.rollback().await?;
+            return Ok(false);
+        }
+        self.worker.commit().await?;
+        Ok(true)
+    }
+
     async fn pop_and_roll_back(&mut self) -> Result<bool, Error> {
         let tx = self.worker.begin("BEGIN").await?;
         let lease = self.pop(tx).await?;
         if let Some(mut lease) = lease {
             if self.worker.chance(0.3) {
                 self.complete(&mut lease, tx, None).await?;
+            }
+            while self.worker.chance(0.5) {
+                // What it sees of its own doings it has to forget.
+                self.pop(tx).await?;
             }
             self.worker.nap(30.0).await;
             self.worker.count("pops rolled back", 1);
@@ -188,6 +222,7 @@ impl Consumer {
         let queue = QUEUES[usize::from(self.worker.chance(0.3))];
         let (batch, partitions) = match self.manners {
             Manners::Greedy => (100, 10),
+            Manners::Eager => (20, 10),
             _ => (self.worker.rng.random_range(1..=20), self.worker.rng.random_range(1..=3)),
         };
         let brief = !gentle && self.worker.chance(0.12);
@@ -202,6 +237,10 @@ impl Consumer {
             .lease(format!("{lease_ms} milliseconds"));
         if let Some(name) = &self.name {
             pop = pop.group(name);
+        }
+        let eager = self.manners == Manners::Eager;
+        if eager {
+            pop = pop.auto_ack();
         }
         if !gentle && self.worker.chance(0.15) {
             let stream = self.worker.rng.random_range(0..self.worker.shared.streams());
@@ -218,9 +257,8 @@ impl Consumer {
         let returned = self.worker.answered();
         self.look_at(&pop, batch, partitions, &rows);
         let Some(first) = rows.first() else { return Ok(None) };
-        let (Some(id), Some(expires)) = (first.lease_id, first.lease_expires_at) else {
-            return Ok(None);
-        };
+        let id = first.lease_id.unwrap_or_default();
+        let expires = first.lease_expires_at.unwrap_or_default();
         let call = self.worker.shared.pop_id();
         let mut lease = Lease { id, expires, brief, messages: Vec::with_capacity(rows.len()) };
         for (at, row) in rows.iter().enumerate() {
@@ -242,10 +280,16 @@ impl Consumer {
                 began,
                 returned,
                 lease: id,
-                clock: (!waits).then_some(expires - lease_ms * 1000),
+                clock: (!waits && !eager).then_some(expires - lease_ms * 1000),
                 expires,
                 undone: None,
             });
+            if eager {
+                let completion = Completion { group: self.group, uid, tx, began, undone: None };
+                self.worker.log.completions.push(completion);
+                self.completed += 1;
+                continue;
+            }
             lease.messages.push(Held {
                 uid,
                 stream,
@@ -255,18 +299,19 @@ impl Consumer {
             });
         }
         self.worker.count("messages delivered", rows.len() as u64);
-        Ok(Some(lease))
+        Ok((!eager).then_some(lease))
     }
 
     /// What must hold of the rows of a pop by themselves.
     fn look_at(&mut self, pop: &Pop, batch: i32, partitions: i32, rows: &[Message]) {
+        let eager = self.manners == Manners::Eager;
         let streams: BTreeSet<_> = rows.iter().map(|row| (&row.queue, &row.partition)).collect();
         let leases: BTreeSet<_> = rows.iter().map(|row| row.lease_id).collect();
         let ends: BTreeSet<_> = rows.iter().map(|row| row.lease_expires_at).collect();
         let right = rows.len() <= batch as usize
             && streams.len() <= partitions as usize
-            && (rows.is_empty() || leases.len() == 1 && !leases.contains(&None))
-            && (rows.is_empty() || ends.len() == 1 && !ends.contains(&None))
+            && (rows.is_empty() || leases.len() == 1 && leases.contains(&None) == eager)
+            && (rows.is_empty() || ends.len() == 1 && ends.contains(&None) == eager)
             && rows.iter().all(|row| row.consumer_group == self.name)
             && rows.iter().all(|row| {
                 let id = row.payload.get("id").and_then(|id| id.as_str());

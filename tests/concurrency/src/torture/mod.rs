@@ -44,6 +44,8 @@ pub struct Config {
     pub locks: u32,
     /// In two groups.
     pub consumers: u32,
+    /// In one more group, which takes everything without a lease as soon as it is there.
+    pub eager: u32,
     /// Partitions, over two queues.
     pub streams: u32,
     /// Leases that are not meant to expire.
@@ -68,6 +70,7 @@ impl Default for Config {
             lockers: 4,
             locks: 3,
             consumers: 8,
+            eager: 2,
             streams: 10,
             lease: Duration::from_secs(20),
             pause: 30.0,
@@ -136,11 +139,12 @@ impl fmt::Display for Report {
     }
 }
 
-/// The groups by number: two that are tortured, one that registers in the middle, and queue mode,
-/// which reads everything once more in the end.
-const GROUPS: [Option<&str>; 4] = [Some("alpha"), Some("beta"), Some("late"), None];
-const LATE: GroupId = 2;
-const REPLAY: GroupId = 3;
+/// The groups by number: two that are tortured, one that stays at the end of the log, one that
+/// registers in the middle, and queue mode, which reads everything once more in the end.
+const GROUPS: [Option<&str>; 5] = [Some("alpha"), Some("beta"), Some("eager"), Some("late"), None];
+const EAGER: GroupId = 2;
+const LATE: GroupId = 3;
+const REPLAY: GroupId = 4;
 
 /// Run it in a database that has the extension and nothing else.
 pub async fn torture(config: Config, target: &Target) -> Result<Report> {
@@ -163,6 +167,11 @@ pub async fn torture(config: Config, target: &Target) -> Result<Report> {
         let group = number % 2;
         let name = GROUPS[group as usize];
         consumers.spawn(Consumer::new(worker, group, name, Manners::Rough).run());
+    }
+    for number in 0..config.eager {
+        let worker = Worker::start(shared.clone(), 2900 + u64::from(number)).await?;
+        let name = GROUPS[EAGER as usize];
+        consumers.spawn(Consumer::new(worker, EAGER, name, Manners::Eager).run());
     }
     let killer = config.kill_every.map(|every| tokio::spawn(kill(shared.clone(), every)));
     let observer = config.chatty.then(|| tokio::spawn(observe(shared.clone())));
@@ -214,10 +223,12 @@ async fn set_up(config: &Config, target: &Target) -> Result<()> {
             .query("SELECT queen_configure($1, retry_limit => 100000)", &[&queue])
             .await
             .context("configuring")?;
-        admin
-            .query("SELECT queen_subscribe($1, 'alpha', mode => 'all')", &[&queue])
-            .await
-            .context("subscribing")?;
+        for group in ["alpha", "eager"] {
+            admin
+                .query("SELECT queen_subscribe($1, $2, mode => 'all')", &[&queue, &group])
+                .await
+                .context("subscribing")?;
+        }
     }
     let side = QUEUES[1];
     let sql = "SELECT queen_configure($1, retry_delay => '20 milliseconds')";
@@ -376,9 +387,12 @@ fn judge(shared: &Shared, registered: (u64, u64), lefts: Vec<Left>) -> Report {
     }
     violations.extend(check(&history).iter().map(Violation::to_string));
     stats.insert("messages pushed", shared.pushed.load(Ordering::Relaxed));
-    for (name, group) in
-        [("completed by alpha", 0), ("completed by beta", 1), ("completed by late", LATE)]
-    {
+    for (name, group) in [
+        ("completed by alpha", 0),
+        ("completed by beta", 1),
+        ("completed by eager", EAGER),
+        ("completed by late", LATE),
+    ] {
         stats.insert(name, shared.completed[group as usize].load(Ordering::Relaxed));
     }
     stats.insert("messages overtaken by later ones", overtaken(&history));

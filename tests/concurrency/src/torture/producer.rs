@@ -18,7 +18,7 @@ use crate::queen::{Item, Push, PushBatch, Pushed};
 pub const LOCKERS: u32 = 1000;
 
 /// Producers pause while consumers have this many messages before them.
-const BACKLOG: u64 = 3000;
+const BACKLOG: u64 = 150;
 
 /// A message about to be pushed.
 #[derive(Clone)]
@@ -63,7 +63,7 @@ impl Producer {
         while !self.worker.shared.stop.load(Ordering::Relaxed) {
             if self.worker.shared.backlog() > BACKLOG {
                 self.worker.count("pauses of producers", 1);
-                self.worker.nap(50.0).await;
+                self.worker.nap(10.0).await;
                 continue;
             }
             self.tentative.clear();
@@ -108,6 +108,8 @@ impl Producer {
             "BEGIN"
         };
         let tx = self.worker.begin(begin).await?;
+        // Half of them hurry: the more transactions overlap by a hair, the better.
+        let patience = f64::from(u8::from(self.worker.chance(0.5)));
         for _ in 0..self.worker.rng.random_range(1..=4) {
             match self.worker.rng.random_range(0..100) {
                 0..15 => self.undone_push(tx).await?,
@@ -121,13 +123,13 @@ impl Producer {
                     self.push_some(tx, false).await?;
                 }
             }
-            self.worker.nap(5.0).await;
+            self.worker.nap(5.0 * patience).await;
         }
         if self.worker.chance(0.02) {
             self.worker.count("commits a second late", 1);
             self.worker.nap(2000.0).await;
         } else {
-            self.worker.nap(25.0).await;
+            self.worker.nap(25.0 * patience).await;
         }
         if self.worker.chance(0.15) {
             self.worker.rollback().await?;

@@ -39,7 +39,7 @@ pub struct Shared {
     /// Messages whose transactions committed.
     pub pushed: AtomicU64,
     /// Messages completed by acks that committed, per group.
-    pub completed: [AtomicU64; 4],
+    pub completed: [AtomicU64; 5],
     next_tx: AtomicU32,
     next_uid: AtomicU32,
     next_pop: AtomicU32,
@@ -71,9 +71,9 @@ impl Shared {
         (all as f64 * (0.5 + part)).min(all as f64).max(1.0) as u32
     }
 
-    /// Messages that the slower group has before it.
+    /// Messages that the slowest group has before it.
     pub fn backlog(&self) -> u64 {
-        let completed = self.completed[..2].iter().map(|n| n.load(Ordering::Relaxed)).min();
+        let completed = self.completed[..3].iter().map(|n| n.load(Ordering::Relaxed)).min();
         self.pushed.load(Ordering::Relaxed).saturating_sub(completed.unwrap_or(0))
     }
 
@@ -189,6 +189,9 @@ impl Worker {
 
     /// Sleep up to so many milliseconds.
     pub async fn nap(&mut self, up_to: f64) {
+        if up_to == 0.0 {
+            return;
+        }
         let millis = self.rng.random_range(0.0..=up_to);
         sleep(Duration::from_secs_f64(millis / 1000.0)).await;
     }
