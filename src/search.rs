@@ -174,12 +174,20 @@ impl<'a> Search<'a> {
         count
     }
 
+    /// Moments: at their end the state stands at the present, whatever was found. Otherwise the
+    /// next one would start among entries that are dead and, beside an old snapshot, still there.
     fn read_moments(&mut self) -> usize {
         let Self { state, group, under, chunk, now, .. } = self;
+        let present = (*now, i64::MAX as u64);
+        // The clock may have been set back.
+        state.due = state.due.min(present);
         let rows = discovery::due(group.id, state.due, *now, *chunk, under);
         let count = rows.len();
         for row in rows {
             state.pass_moment(row.at, row.cursor, row.partition);
+        }
+        if count < *chunk {
+            state.due = present;
         }
         count
     }

@@ -39,6 +39,8 @@ pub struct Consumer {
     next: Option<Lease>,
     /// Acks of the open transaction, to count when it commits.
     completed: u64,
+    /// Of each queue, whether the last pop found nothing.
+    empty: [bool; QUEUES.len()],
 }
 
 impl Consumer {
@@ -52,7 +54,13 @@ impl Consumer {
             lease: None,
             next: None,
             completed: 0,
+            empty: [false; QUEUES.len()],
         }
+    }
+
+    /// The last pops of all queues found nothing, and nothing is left to be settled.
+    pub fn finds_nothing(&self) -> bool {
+        self.lease.is_none() && self.empty.iter().all(|empty| *empty)
     }
 
     pub async fn run(mut self) -> Result<Worker> {
@@ -219,9 +227,10 @@ impl Consumer {
     /// One call of queen_pop, recorded.
     async fn pop(&mut self, tx: TxId) -> Result<Option<Lease>, Error> {
         let gentle = self.gentle();
-        let queue = QUEUES[usize::from(self.worker.chance(0.3))];
+        let which = usize::from(self.worker.chance(0.3));
+        let queue = QUEUES[which];
         let (batch, partitions) = match self.manners {
-            Manners::Greedy => (100, 10),
+            Manners::Greedy => (40, 10),
             Manners::Eager => (20, 10),
             _ => (self.worker.rng.random_range(1..=20), self.worker.rng.random_range(1..=3)),
         };
@@ -255,6 +264,8 @@ impl Consumer {
         let began = self.worker.tick();
         let rows = pop.run(&self.worker.session).await?;
         let returned = self.worker.answered();
+        self.empty = if rows.is_empty() { self.empty } else { Default::default() };
+        self.empty[which] = rows.is_empty();
         self.look_at(&pop, batch, partitions, &rows);
         let Some(first) = rows.first() else { return Ok(None) };
         let id = first.lease_id.unwrap_or_default();

@@ -14,6 +14,7 @@ use tokio_postgres::Error;
 use tokio_postgres::config::Config as Target;
 
 use super::Config;
+use super::conduct::GROUPS;
 use super::history::{Clock, History, Stamp, StreamId, Tx, TxId, Uid};
 use crate::Session;
 use crate::expect::sqlstate;
@@ -39,7 +40,7 @@ pub struct Shared {
     /// Messages whose transactions committed.
     pub pushed: AtomicU64,
     /// Messages completed by acks that committed, per group.
-    pub completed: [AtomicU64; 5],
+    pub completed: Vec<AtomicU64>,
     next_tx: AtomicU32,
     next_uid: AtomicU32,
     next_pop: AtomicU32,
@@ -47,6 +48,7 @@ pub struct Shared {
 
 impl Shared {
     pub fn new(config: Config, target: Target) -> Self {
+        let groups = GROUPS.len() + config.latecomers as usize;
         Self {
             config,
             target,
@@ -56,7 +58,7 @@ impl Shared {
             draining: AtomicBool::new(false),
             finished: AtomicBool::new(false),
             pushed: AtomicU64::new(0),
-            completed: Default::default(),
+            completed: (0..groups).map(|_| AtomicU64::default()).collect(),
             next_tx: AtomicU32::new(1),
             next_uid: AtomicU32::new(1),
             next_pop: AtomicU32::new(1),
