@@ -18,6 +18,7 @@ mod settings;
 mod settling;
 mod store;
 mod subtransaction;
+mod taking;
 mod wait;
 
 ::pgrx::pg_module_magic!(name, version);

@@ -1,0 +1,313 @@
+//! Taking messages from partitions under one snapshot: read without a lock, and where there is
+//! something, lock, write the next state, deliver.
+
+use std::collections::HashMap;
+
+use queen_engine::cursor::{Cursor, Readiness};
+use queen_engine::discovery::Discovery;
+use queen_engine::lease::{Handle, LeaseId};
+use queen_engine::message::{MessageId, Spans};
+use queen_engine::pop::{Pop, Popped};
+
+use crate::datum::{Jsonb, ResultContext, random};
+use crate::error::Result;
+use crate::search::Search;
+use crate::store::clock::{self, Moment};
+use crate::store::cursor::{self, Located, Notice, Status};
+use crate::store::group::Group;
+use crate::store::identity::Identity;
+use crate::store::lookup::ForPop;
+use crate::store::queue::Queue;
+use crate::store::segment::{Log, Stored};
+use crate::store::snapshot::{self, Taken};
+use crate::store::spi::Under;
+use crate::store::{lease_set, receipt};
+
+/// What a pop wants.
+pub struct Wanted<'a> {
+    /// Messages, over all partitions.
+    pub batch: usize,
+    /// From this partition alone.
+    pub partition: Option<&'a str>,
+    /// From up to so many.
+    pub partitions: usize,
+    /// Held for so long; None: as the queue has it.
+    pub lease_time: Option<i64>,
+    /// Settled at once, without a lease.
+    pub auto_ack: bool,
+}
+
+/// A delivered message.
+pub struct Delivery {
+    pub partition: String,
+    pub message: MessageId,
+    pub transaction_id: String,
+    pub payload: Jsonb,
+    pub headers: Option<Jsonb>,
+    pub created_at: Moment,
+    pub attempt: u32,
+    pub lease: Option<(LeaseId, Moment)>,
+}
+
+/// What became of one partition.
+enum Tried {
+    Took,
+    /// Busy, or nothing to read.
+    Nothing,
+    /// Somebody has it locked, or is creating it.
+    Locked,
+    /// Somebody wrote its next state after our snapshot.
+    MovedOn,
+}
+
+/// Taking messages from partitions under one snapshot.
+pub struct Taking<'a> {
+    wanted: &'a Wanted<'a>,
+    queue: &'a Queue,
+    group: &'a Group,
+    identity: Identity,
+    /// How far the group has looked.
+    discovery: &'a (i64, Discovery),
+    now: Moment,
+    /// The lease over several partitions, drawn when the first is taken.
+    set: Option<(u64, LeaseId)>,
+    cursors: Vec<u64>,
+    deliveries: Vec<Delivery>,
+    results: ResultContext,
+}
+
+impl<'a> Taking<'a> {
+    pub fn new(
+        wanted: &'a Wanted<'a>,
+        queue: &'a Queue,
+        group: &'a Group,
+        found: &'a ForPop,
+        results: ResultContext,
+    ) -> Self {
+        Self {
+            wanted,
+            queue,
+            group,
+            identity: found.identity,
+            discovery: &found.discovery,
+            now: clock::now(),
+            set: None,
+            cursors: Vec::new(),
+            deliveries: Vec::new(),
+            results,
+        }
+    }
+
+    /// Take what was asked for. True if a partition was moved on in the meantime.
+    pub fn run(&mut self, under: &Under) -> Result<bool> {
+        let taken = snapshot::describe(under, self.identity);
+        let moved_on = match self.wanted.partition {
+            Some(name) => {
+                let start = &self.group.start;
+                let names = vec![name.to_owned()];
+                let status = cursor::status(self.group.id, start, names, under)?;
+                self.try_each(status, &taken, under, &mut |_, _| ())?
+            }
+            None => {
+                let mut search = Search::open(
+                    self.group,
+                    self.queue.id,
+                    self.now,
+                    &taken,
+                    under,
+                    self.discovery,
+                );
+                let mut moved_on = false;
+                while !self.is_done() {
+                    let status = search.next()?;
+                    if status.is_empty() {
+                        break;
+                    }
+                    let mut resolve = |partition: &str, took| search.resolve(partition, took);
+                    moved_on |= self.try_each(status, &taken, under, &mut resolve)?;
+                }
+                search.close(!self.cursors.is_empty());
+                moved_on
+            }
+        };
+        if let Some((id, _)) = self.set {
+            lease_set::insert(id, &self.cursors);
+        }
+        Ok(moved_on)
+    }
+
+    pub fn took_any(&self) -> bool {
+        !self.deliveries.is_empty()
+    }
+
+    pub fn into_deliveries(self) -> Vec<Delivery> {
+        self.deliveries
+    }
+
+    fn is_done(&self) -> bool {
+        self.cursors.len() >= self.wanted.partitions || self.deliveries.len() >= self.wanted.batch
+    }
+
+    fn try_each(
+        &mut self,
+        status: Vec<Status>,
+        taken: &Taken,
+        under: &Under,
+        resolve: &mut dyn FnMut(&str, bool),
+    ) -> Result<bool> {
+        let mut moved_on = false;
+        for status in status {
+            if self.is_done() {
+                break;
+            }
+            match self.try_one(&status, taken, under)? {
+                Tried::Took => resolve(&status.partition, true),
+                Tried::Nothing => resolve(&status.partition, false),
+                Tried::Locked => (),
+                Tried::MovedOn => moved_on = true,
+            }
+        }
+        Ok(moved_on)
+    }
+
+    /// Read without a lock; if there is something, lock, write the next state, deliver.
+    fn try_one(&mut self, status: &Status, taken: &Taken, under: &Under) -> Result<Tried> {
+        let cursor = match &status.located {
+            Some(located) => located.cursor.clone(),
+            None => Cursor::new(self.group.start.clone()),
+        };
+        if let Readiness::At(_) = cursor.readiness(self.now, self.identity.void_before) {
+            return Ok(Tried::Nothing);
+        }
+        let log = Log {
+            queue: self.queue.id,
+            partition: &status.partition,
+            start_at: self.group.start_at,
+        };
+        let missing = self.wanted.batch - self.deliveries.len();
+        let mut pop = Pop::begin(cursor, &taken.snapshot, missing);
+        let mut segments = read_log(&mut pop, &log, under);
+        if !pop.found_any() {
+            return Ok(Tried::Nothing);
+        }
+        let Some(located) = self.lock(status)? else {
+            return Ok(Tried::Locked);
+        };
+        let lease = self.lease(&located);
+        let Some(popped) = pop.finish(lease, self.now) else { return Ok(Tried::Nothing) };
+        if !self.write(&located, &popped)? {
+            return Ok(Tried::MovedOn);
+        }
+        fetch_missing(&mut segments, &popped.taken, &log, under);
+        self.cursors.push(located.id);
+        self.deliver(&status.partition, &popped, &segments, lease)?;
+        Ok(Tried::Took)
+    }
+
+    fn lock(&self, status: &Status) -> Result<Option<Located>> {
+        match &status.located {
+            Some(located) => {
+                Ok(cursor::try_lock(located.id, located.revision).then(|| located.clone()))
+            }
+            None => {
+                let id = cursor::try_create(self.group.id, &status.partition);
+                Ok(id.map(|id| Located {
+                    id,
+                    group: self.group.id,
+                    partition: status.partition.clone(),
+                    revision: 0,
+                    cursor: Cursor::default(),
+                }))
+            }
+        }
+    }
+
+    /// The lease for what is taken from this cursor; None with `auto_ack`.
+    fn lease(&mut self, located: &Located) -> Option<(LeaseId, i64)> {
+        if self.wanted.auto_ack {
+            return None;
+        }
+        let duration = self.wanted.lease_time.unwrap_or(self.queue.options.lease_time());
+        let id = if self.wanted.partitions == 1 {
+            LeaseId::new(self.now, Handle::Cursor(located.id), random())
+        } else {
+            let now = self.now;
+            let (_, id) = *self.set.get_or_insert_with(|| {
+                let set = lease_set::draw_id();
+                (set, LeaseId::new(now, Handle::Set(set), random()))
+            });
+            id
+        };
+        Some((id, duration))
+    }
+
+    fn write(&self, located: &Located, popped: &Popped) -> Result<bool> {
+        let notice = match popped.cursor.leases.is_empty() {
+            true => Notice::Ready { xid: snapshot::assign_xid(self.identity) },
+            false => Notice::Leased,
+        };
+        if !cursor::append(located, &popped.cursor, notice)? {
+            return Ok(false);
+        }
+        for (lease, trace) in &popped.ended {
+            receipt::insert(located.id, *lease, trace, self.now);
+        }
+        Ok(true)
+    }
+
+    fn deliver(
+        &mut self,
+        partition: &str,
+        popped: &Popped,
+        segments: &HashMap<u64, Stored>,
+        lease: Option<(LeaseId, i64)>,
+    ) -> Result<()> {
+        for span in popped.taken.iter() {
+            let Some(stored) = segments.get(&span.segment) else { continue };
+            let created_at = stored.created_at();
+            let unpacked = self.results.allocate(|| stored.unpack());
+            for message in span.messages() {
+                self.deliveries.push(Delivery {
+                    partition: partition.to_owned(),
+                    message,
+                    transaction_id: unpacked.transaction_id(message),
+                    payload: unpacked.payload(message.index())?,
+                    headers: unpacked.headers(message.index()),
+                    created_at,
+                    attempt: span.deliveries,
+                    lease: lease.map(|(id, duration)| (id, self.now.saturating_add(duration))),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Segments read at first, when nothing is known of how full they are.
+const FIRST_SEGMENTS: usize = 8;
+
+/// Read the log until the pop has what it wants, or all there is.
+fn read_log(pop: &mut Pop<'_>, log: &Log<'_>, under: &Under) -> HashMap<u64, Stored> {
+    let mut segments = HashMap::new();
+    let mut limit = FIRST_SEGMENTS;
+    while let Some(read) = pop.next_read() {
+        let limit_now = limit.min(pop.missing());
+        let stored = log.read(&read, limit_now, under);
+        let found: Vec<_> = stored.iter().map(Stored::found).collect();
+        pop.supply(&read, &found, stored.len() < limit_now);
+        segments.extend(stored.into_iter().map(|segment| (segment.id(), segment)));
+        limit *= 4;
+        pgrx::check_for_interrupts!();
+    }
+    segments
+}
+
+/// Segments of messages that came back: the log was not read for them.
+fn fetch_missing(segments: &mut HashMap<u64, Stored>, taken: &Spans, log: &Log<'_>, under: &Under) {
+    let missing: Spans =
+        taken.iter().filter(|span| !segments.contains_key(&span.segment)).collect();
+    if !missing.is_empty() {
+        let stored = log.segments(&missing, under);
+        segments.extend(stored.into_iter().map(|segment| (segment.id(), segment)));
+    }
+}
