@@ -2,7 +2,7 @@
 
 use pgrx::datum::TimestampWithTimeZone;
 use queen_engine::cursor::Start;
-use queen_engine::discovery::Discovery;
+use queen_engine::discovery::{Discovery, Stream};
 
 use crate::error::{Error, Result};
 use crate::store::clock::{self, Moment};
@@ -10,8 +10,9 @@ use crate::store::discovery::{self, NewsOf};
 use crate::store::group::{self, Group, Patience, QUEUE_MODE};
 use crate::store::identity::Identity;
 use crate::store::queue::Queue;
+use crate::store::segment;
+use crate::store::snapshot::{self, Taken};
 use crate::store::spi::Under;
-use crate::store::{segment, snapshot};
 
 /// Where a new group begins to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,10 @@ pub struct Registration {
     start_at: Option<Moment>,
     start: Start,
     discovery: Discovery,
+    /// There was something for the group when this was made.
+    has_messages: bool,
+    /// What has come since.
+    since: Stream<(String, u64)>,
 }
 
 impl Registration {
@@ -64,28 +69,35 @@ impl Registration {
     ) -> Result<Self> {
         let mode = if group == QUEUE_MODE { Mode::All } else { mode };
         Under::new_snapshot(|under| {
-            let taken = snapshot::describe(under, identity);
+            // The id before the transactions: one drawn up to here belongs to a transaction that
+            // `describe` counts among the holes.
+            let last_drawn = segment::last_drawn_id(under);
+            let Taken { snapshot, xmax } = snapshot::describe(under, identity);
             let mut new = Self {
                 at: clock::now(),
                 start_at: None,
                 start: Start::default(),
                 discovery: Discovery::default(),
+                has_messages: false,
+                since: Stream::starting_at(&snapshot, xmax),
             };
-            match mode {
-                Mode::All => (),
-                Mode::New => {
-                    // The id before the transactions: one drawn up to here belongs to a
-                    // transaction that `describe`, called again, counts among its holes.
-                    new.start.position = segment::last_drawn_id(under);
-                    let taken = snapshot::describe(under, identity);
-                    new.start.holes = taken.snapshot.holes.clone();
-                    new.discovery = Discovery::starting_at(&taken.snapshot, taken.xmax);
+            match (mode, queue) {
+                (Mode::All, None) => (),
+                (Mode::All, Some(queue)) => {
+                    let news = NewsOf { queue: queue.id, start_at: None };
+                    new.has_messages =
+                        !news.after(0, &Default::default(), false, 1, under).is_empty();
                 }
-                Mode::From(at) => {
+                (Mode::New, _) => {
+                    new.discovery = Discovery::starting_at(&snapshot, xmax);
+                    new.start = Start { position: last_drawn, holes: snapshot.holes };
+                }
+                (Mode::From(at), queue) => {
+                    let before = queue.map(|queue| segment::position_before(queue.id, at, under));
+                    let (position, has_messages) = before.unwrap_or_default();
                     new.start_at = Some(at);
-                    new.start.position =
-                        queue.map_or(0, |queue| segment::position_before(queue.id, at, under));
-                    new.start.holes = taken.snapshot.holes;
+                    new.start = Start { position, holes: snapshot.holes };
+                    new.has_messages = has_messages;
                 }
             }
             Ok(new)
@@ -95,10 +107,13 @@ impl Registration {
     /// Whether there is anything for the group.
     pub fn has_news(&self, queue: Option<&Queue>, identity: Identity) -> Result<bool> {
         let Some(queue) = queue else { return Ok(false) };
+        if self.has_messages {
+            return Ok(true);
+        }
         Under::new_snapshot(|under| {
             let taken = snapshot::describe(under, identity);
             let news = NewsOf { queue: queue.id, start_at: None };
-            let stream = &self.discovery.segments;
+            let stream = &self.since;
             let late = stream.finished(&taken.snapshot);
             let is_late = |(xid, key): &(u64, _)| !news.after(*xid, key, true, 1, under).is_empty();
             Ok(late.iter().any(is_late)

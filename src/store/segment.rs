@@ -253,17 +253,19 @@ pub fn last_drawn_id(under: &Under) -> u64 {
 }
 
 static FIRST_SINCE: Statement = Statement::new(
-    "SELECT coalesce(min(id) FILTER (WHERE created_at >= $2) - 1, max(id), 0)
+    "SELECT coalesce(min(id) FILTER (WHERE created_at >= $2) - 1, max(id), 0),
+            coalesce(bool_or(created_at >= $2), false)
      FROM queen_mq.segment WHERE queue_id = $1",
     &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
 );
 
-/// The largest id below which every visible segment of the queue is older than `since`.
-pub fn position_before(queue: i64, since: Moment, under: &Under) -> u64 {
+/// The largest id below which every visible segment of the queue is older than `since`, and
+/// whether there is one that is not older.
+pub fn position_before(queue: i64, since: Moment, under: &Under) -> (u64, bool) {
     FIRST_SINCE
         .read(&[arg(queue), arg(At(since))], under)
         .first()
-        .map_or(0, |row| unsigned(row.need::<i64>(1)))
+        .map_or((0, false), |row| (unsigned(row.need::<i64>(1)), row.need(2)))
 }
 
 static OLDEST: Statement = Statement::new(
