@@ -1,9 +1,11 @@
--- The role that creates the extension may use everything and dump it; PUBLIC nothing.
+-- The role that creates the extension may use everything, let others use it, and dump it; PUBLIC
+-- nothing.
 
 GRANT USAGE ON SCHEMA queen_mq TO @extowner@;
 GRANT SELECT ON ALL TABLES IN SCHEMA queen_mq TO @extowner@;
 GRANT SELECT ON ALL SEQUENCES IN SCHEMA queen_mq TO @extowner@;
-GRANT SELECT ON queen_messages, queen_dead_letters, queen_groups TO @extowner@;
+GRANT SELECT ON @extschema@.queen_messages, @extschema@.queen_dead_letters, @extschema@.queen_groups
+    TO @extowner@ WITH GRANT OPTION;
 
 -- Every function of the extension, whatever its signature.
 DO $$
@@ -20,7 +22,7 @@ BEGIN
           AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
     LOOP
         EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
-        EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO @extowner@', f);
+        EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO @extowner@ WITH GRANT OPTION', f);
     END LOOP;
 END
 $$;

@@ -1,6 +1,9 @@
 -- What users look at. consumer_group is NULL for queue mode.
 
-CREATE VIEW queen_messages AS
+-- Operators and functions are those of PostgreSQL, whatever the schema of the extension holds.
+SET LOCAL search_path TO pg_catalog, pg_temp;
+
+CREATE VIEW @extschema@.queen_messages AS
 SELECT q.name AS queue,
        s.partition,
        (s.id << 9) + m.place - 1 AS message_id,
@@ -12,9 +15,9 @@ FROM queen_mq.segment s
 JOIN queen_mq.queue q ON q.id = s.queue_id
 CROSS JOIN LATERAL unnest(s.payloads, s.transaction_ids, s.headers)
     WITH ORDINALITY AS m(payload, transaction_id, headers, place);
-COMMENT ON VIEW queen_messages IS 'Every retained message';
+COMMENT ON VIEW @extschema@.queen_messages IS 'Every retained message';
 
-CREATE VIEW queen_dead_letters AS
+CREATE VIEW @extschema@.queen_dead_letters AS
 SELECT id AS dead_letter_id,
        queue,
        nullif(consumer_group, '') AS consumer_group,
@@ -29,9 +32,11 @@ SELECT id AS dead_letter_id,
        created_at,
        failed_at
 FROM queen_mq.dead_letter;
-COMMENT ON VIEW queen_dead_letters IS 'Messages that a consumer group gave up on, with their payload';
+COMMENT ON VIEW @extschema@.queen_dead_letters IS 'Messages that a consumer group gave up on, with their payload';
 
-CREATE VIEW queen_groups AS
+CREATE VIEW @extschema@.queen_groups AS
 SELECT queue, consumer_group, pending, in_flight, retrying, dead_letters, oldest_pending_age, last_pop_at
 FROM queen_mq.group_figures();
-COMMENT ON VIEW queen_groups IS 'Consumer groups: what is pending, in flight, waiting for a retry, dead';
+COMMENT ON VIEW @extschema@.queen_groups IS 'Consumer groups: what is pending, in flight, waiting for a retry, dead';
+
+SET LOCAL search_path TO @extschema@, pg_temp;
