@@ -16,11 +16,12 @@ use crate::store::clock::{self, Moment};
 use crate::store::cursor::{self, Located, Notice};
 use crate::store::dead_letter;
 use crate::store::identity::Identity;
+use crate::store::lookup::{self, ForSettle};
 use crate::store::queue::Queue;
 use crate::store::segment::Log;
 use crate::store::snapshot;
 use crate::store::spi::Under;
-use crate::store::{lease_set, lookup, receipt};
+use crate::store::{lease_set, receipt};
 
 /// What a statement of outcome names.
 #[derive(Clone, Debug)]
@@ -124,9 +125,11 @@ pub fn cursors_of(lease: LeaseId) -> Vec<u64> {
 
 /// Lock the cursors of a lease, in ascending order, waiting for whoever holds one of them.
 pub fn lock(lease: LeaseId) -> Result<Locked> {
-    let cursors = cursors_of(lease);
-    let located = cursor::lock(&cursors)?;
     let unknown = || explain(lease, &Refusal::Unknown, clock::now());
+    let cursors = cursors_of(lease);
+    cursor::lock(&cursors);
+    let found = lookup::for_settle(&cursors)?.ok_or_else(unknown)?;
+    let ForSettle { identity, queue, located } = found;
     let mut held = Vec::with_capacity(located.len());
     for located in located {
         let is_here = located.cursor.leases.iter().any(|l| l.id == lease);
@@ -135,9 +138,9 @@ pub fn lock(lease: LeaseId) -> Result<Locked> {
             held.push(Held { located, receipt });
         }
     }
-    let first = held.first().ok_or_else(unknown)?;
-    let (identity, queue) = lookup::for_settle(first.located.group)?;
-    let queue = queue.ok_or_else(unknown)?;
+    if held.is_empty() {
+        return Err(unknown());
+    }
     Ok(Locked { lease, identity, queue, now: clock::now(), held })
 }
 

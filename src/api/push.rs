@@ -263,23 +263,22 @@ fn push_to(
     let xid = snapshot::assign_xid(identity);
     let now = clock::now();
     let mut batch = Batch::new(messages);
-    batch.number();
     batch.admit(queue, partition, now);
-    for chunk in batch.segments() {
-        let id = chunk.id;
-        let of = |i: &usize| batch.messages[*i];
-        let ids = chunk.members.iter().map(|i| of(i).transaction_id.as_deref());
-        let headers = chunk.members.iter().map(|i| of(i).headers);
-        segment::append(NewSegment {
+    for (place, members) in batch.cut().into_iter().enumerate() {
+        let of = |i: &usize| messages[*i];
+        let ids = members.iter().map(|i| of(i).transaction_id.as_deref());
+        let headers = members.iter().map(|i| of(i).headers);
+        let segment = segment::append(NewSegment {
             queue: queue.id,
             partition,
-            id,
+            id: batch.drawn.get(place).copied(),
             xid,
             created_at: now,
-            payloads: chunk.members.iter().map(|i| of(i).payload).collect(),
+            payloads: members.iter().map(|i| of(i).payload).collect(),
             transaction_ids: ids.clone().any(|id| id.is_some()).then(|| ids.collect()),
             headers: headers.clone().any(|h| h.is_some()).then(|| headers.collect()),
-        });
+        })?;
+        batch.number(&members, segment);
         pgrx::check_for_interrupts!();
     }
     Ok(batch.results())
@@ -294,12 +293,6 @@ struct Batch<'a> {
     original: Vec<Option<i64>>,
     ids: Vec<Option<MessageId>>,
     drawn: Vec<u64>,
-}
-
-/// Messages that become one segment.
-struct Chunk {
-    id: u64,
-    members: Vec<usize>,
 }
 
 impl<'a> Batch<'a> {
@@ -322,17 +315,22 @@ impl<'a> Batch<'a> {
         (0..self.messages.len()).filter(|&i| self.twin[i].is_none() && self.original[i].is_none())
     }
 
-    /// Cut into segments and give every message its id. Ids are drawn once: when duplicates have
-    /// made it fewer, the last ones stay unused.
-    fn number(&mut self) {
+    /// Messages that become a segment get their ids.
+    fn number(&mut self, members: &[usize], segment: u64) {
+        for (&message, index) in members.iter().zip(0..) {
+            self.ids[message] = Some(MessageId::new(segment, index));
+        }
+    }
+
+    /// The same before the segments are written. Ids are drawn once: when duplicates have made the
+    /// segments fewer, the last ones stay unused.
+    fn number_all(&mut self) {
         let chunks = self.cut();
-        if self.drawn.is_empty() && !chunks.is_empty() {
+        if self.drawn.is_empty() {
             self.drawn = segment::draw_ids(chunks.len() as i32);
         }
-        for (chunk, &segment) in chunks.iter().zip(&self.drawn) {
-            for (&message, index) in chunk.iter().zip(0..) {
-                self.ids[message] = Some(MessageId::new(segment, index));
-            }
+        for (place, members) in chunks.iter().enumerate() {
+            self.number(members, self.drawn[place]);
         }
     }
 
@@ -356,6 +354,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Ask for admission of the transaction_ids; duplicates drop out and the rest is renumbered.
+    /// Without a transaction_id there is nothing to ask, and no id is needed yet.
     fn admit(&mut self, queue: &Queue, partition: &str, now: clock::Moment) {
         let window = queue.options.dedup_window();
         if window == 0 {
@@ -369,6 +368,7 @@ impl<'a> Batch<'a> {
         if asked.is_empty() {
             return;
         }
+        self.number_all();
         let names: Vec<&str> = asked.iter().map(|(_, id)| *id).collect();
         let numbers = self.numbers(&asked);
         let originals = admission::admit(queue.id, partition, &names, &numbers, now, window);
@@ -378,7 +378,7 @@ impl<'a> Batch<'a> {
         for (at, id) in &asked {
             self.original[*at] = originals.get(*id).copied();
         }
-        self.number();
+        self.number_all();
         let admitted: Vec<(usize, &str)> =
             asked.into_iter().filter(|(_, id)| !originals.contains_key(*id)).collect();
         let names: Vec<&str> = admitted.iter().map(|(_, id)| *id).collect();
@@ -387,11 +387,6 @@ impl<'a> Batch<'a> {
 
     fn numbers(&self, of: &[(usize, &str)]) -> Vec<i64> {
         of.iter().filter_map(|(at, _)| self.ids[*at]).map(MessageId::to_sql).collect()
-    }
-
-    fn segments(&self) -> Vec<Chunk> {
-        let cut = self.cut();
-        cut.into_iter().zip(&self.drawn).map(|(members, &id)| Chunk { id, members }).collect()
     }
 
     fn results(&self) -> Vec<Pushed> {

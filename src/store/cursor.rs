@@ -35,6 +35,7 @@ macro_rules! newest {
              WHERE cursor_id = c.id ORDER BY revision DESC LIMIT 1) AS p ON true"
     };
 }
+pub(super) use newest;
 
 static STATUS: Statement = Statement::new(
     concat!(
@@ -74,7 +75,7 @@ pub fn status(
         .collect()
 }
 
-fn state(row: &Row, column: usize, start: &Start) -> Result<Cursor> {
+pub(super) fn state(row: &Row, column: usize, start: &Start) -> Result<Cursor> {
     match row.get::<Vec<u8>>(column) {
         Some(bytes) => decode(&bytes, "the state of a cursor"),
         None => Ok(Cursor::new(start.clone())),
@@ -119,36 +120,12 @@ static LOCK: Statement = Statement::new(
     "SELECT FROM queen_mq.cursor WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE",
     &[pg_sys::INT8ARRAYOID],
 );
-static NEWEST: Statement = Statement::new(
-    concat!(
-        "SELECT c.id, c.group_id, c.partition, p.revision, p.state FROM queen_mq.cursor c ",
-        newest!(),
-        " WHERE c.id = ANY ($1) ORDER BY c.id"
-    ),
-    &[pg_sys::INT8ARRAYOID],
-);
 
-/// Lock the cursors, ascending, waiting for whoever has them, and return their newest states.
-pub fn lock(cursors: &[u64]) -> Result<Vec<Located>> {
+/// Lock the cursors, ascending, waiting for whoever has them. Their states are to be read after
+/// this: by a statement with a snapshot from after the wait.
+pub fn lock(cursors: &[u64]) {
     let ids: Vec<i64> = cursors.iter().copied().map(signed).collect();
-    LOCK.run(&[arg(ids.clone())]);
-    // A statement of its own, for a snapshot taken after the wait.
-    let located = NEWEST
-        .run(&[arg(ids)])
-        .map(|row| {
-            Ok(Located {
-                id: unsigned(row.need(1)),
-                group: row.need(2),
-                partition: row.need(3),
-                revision: row.get(4).unwrap_or(0),
-                cursor: state(&row, 5, &Start::default())?,
-            })
-        })
-        .collect::<Result<Vec<_>>>()?;
-    for cursor in &located {
-        refuse_stale(cursor.id, cursor.revision)?;
-    }
-    Ok(located)
+    LOCK.run(&[arg(ids)]);
 }
 
 static APPEND: Statement = Statement::new(
@@ -226,7 +203,7 @@ static NEWEST_REVISION: Statement = Statement::new(
 );
 
 /// In REPEATABLE READ what was read may be long out of date: then nothing may be written on top.
-fn refuse_stale(cursor: u64, revision: i64) -> Result<()> {
+pub(super) fn refuse_stale(cursor: u64, revision: i64) -> Result<()> {
     if !one_snapshot_per_transaction() {
         return Ok(());
     }

@@ -2,13 +2,16 @@
 //! of look-ups each, and running a statement costs more than the look-up.
 
 use pgrx::pg_sys;
+use queen_engine::cursor::Start;
 use queen_engine::discovery::Discovery;
 
+use super::cursor::{self, Located, newest};
 use super::group::{self, Group};
 use super::identity::{self, Identity};
+use super::queue::columns;
 use super::queue::{self, Queue};
 use super::spi::{Statement, arg};
-use super::{discovery, queue::columns};
+use super::{discovery, signed, unsigned};
 use crate::error::Result;
 
 macro_rules! identity {
@@ -90,18 +93,47 @@ static FOR_SETTLE: Statement = Statement::new(
     concat!(
         "SELECT i.system_identifier, i.xid_offset, i.restored_at, ",
         columns!(),
-        " FROM ",
+        ", c.id, c.group_id, c.partition, p.revision, p.state
+         FROM ",
         identity!("$2"),
-        " LEFT JOIN queen_mq.consumer_group g ON g.id = $1
-          LEFT JOIN queen_mq.queue q ON q.name = g.queue"
+        " CROSS JOIN LATERAL (SELECT id, group_id, partition FROM queen_mq.cursor
+                              WHERE id = ANY ($1)) AS c
+          LEFT JOIN queen_mq.consumer_group g ON g.id = c.group_id
+          LEFT JOIN queen_mq.queue q ON q.name = g.queue ",
+        newest!(),
+        " ORDER BY c.id"
     ),
-    &[pg_sys::INT8OID, pg_sys::INT8OID],
+    &[pg_sys::INT8ARRAYOID, pg_sys::INT8OID],
 );
 
-/// The queue of a group, if both are still there.
-pub fn for_settle(group: i64) -> Result<(Identity, Option<Queue>)> {
-    let row = FOR_SETTLE.run(&[arg(group), arg(identity::own())]).first();
-    let known = row.as_ref().and_then(identity::read);
-    let identity = known.map_or_else(identity::current, Ok)?;
-    Ok((identity, row.and_then(|row| queue::read(&row, 4))))
+/// Cursors of one group, ascending, with their newest states and their queue.
+pub struct ForSettle {
+    pub identity: Identity,
+    pub queue: Queue,
+    pub located: Vec<Located>,
+}
+
+/// None where the cursors, or their queue, are not there any more. The caller has them locked.
+pub fn for_settle(cursors: &[u64]) -> Result<Option<ForSettle>> {
+    const CURSOR: usize = 4 + queue::COLUMNS;
+    let ids: Vec<i64> = cursors.iter().copied().map(signed).collect();
+    let mut found = None;
+    let mut located = Vec::with_capacity(cursors.len());
+    for row in FOR_SETTLE.run(&[arg(ids), arg(identity::own())]) {
+        let at = Located {
+            id: unsigned(row.need(CURSOR)),
+            group: row.need(CURSOR + 1),
+            partition: row.need(CURSOR + 2),
+            revision: row.get(CURSOR + 3).unwrap_or(0),
+            cursor: cursor::state(&row, CURSOR + 4, &Start::default())?,
+        };
+        cursor::refuse_stale(at.id, at.revision)?;
+        located.push(at);
+        if found.is_none() {
+            found = Some((identity::read(&row), queue::read(&row, 4)));
+        }
+    }
+    let Some((identity, Some(queue))) = found else { return Ok(None) };
+    let identity = identity.map_or_else(identity::current, Ok)?;
+    Ok(Some(ForSettle { identity, queue, located }))
 }

@@ -18,7 +18,9 @@ static DRAW: Statement = Statement::new(
 static APPEND: Statement = Statement::new(
     "INSERT INTO queen_mq.segment
          (queue_id, id, xid, created_at, n, partition, payloads, transaction_ids, headers)
-     VALUES ($1, $2, $3, $4, cardinality($6)::smallint, $5, $6, $7, $8)",
+     VALUES ($1, coalesce($2, pg_catalog.nextval('queen_mq.segment_id')), $3, $4,
+             cardinality($6)::smallint, $5, $6, $7, $8)
+     RETURNING id",
     &[
         pg_sys::INT8OID,
         pg_sys::INT8OID,
@@ -40,7 +42,8 @@ pub fn draw_ids(count: i32) -> Vec<u64> {
 pub struct NewSegment<'a> {
     pub queue: i64,
     pub partition: &'a str,
-    pub id: u64,
+    /// Drawn before, or with the insert. Either way the transaction has its xid.
+    pub id: Option<u64>,
     pub xid: u64,
     pub created_at: Moment,
     pub payloads: Vec<Jsonb>,
@@ -48,10 +51,11 @@ pub struct NewSegment<'a> {
     pub headers: Option<Vec<Option<Jsonb>>>,
 }
 
-pub fn append(segment: NewSegment<'_>) {
-    APPEND.run(&[
+/// Write a segment; returns its id.
+pub fn append(segment: NewSegment<'_>) -> Result<u64> {
+    let written = APPEND.run(&[
         arg(segment.queue),
-        arg(signed(segment.id)),
+        segment.id.and_then(|id| arg(signed(id))),
         arg(signed(segment.xid)),
         arg(At(segment.created_at)),
         arg(segment.partition),
@@ -59,6 +63,8 @@ pub fn append(segment: NewSegment<'_>) {
         segment.transaction_ids.and_then(arg),
         segment.headers.and_then(arg),
     ]);
+    let row = written.first().ok_or_else(|| Error::corrupt("a segment was not written"))?;
+    Ok(unsigned(row.need(1)))
 }
 
 // The two reads of a pop return the arrays as they lie in the table: nothing is unpacked before
