@@ -9,7 +9,7 @@ use super::push::not_built;
 use crate::datum::TextArray;
 use crate::error::{Error, OrRaise, Result};
 use crate::store::clock::{self, DAY};
-use crate::store::queue::{self, DEFAULT_COMPLETED_RETENTION, Options, Queue};
+use crate::store::queue::{self, DEFAULT_COMPLETED_RETENTION_DAYS, Options, Queue};
 use crate::store::spi::connected;
 use crate::store::{dead_letter, group};
 
@@ -106,21 +106,26 @@ fn queen_configure(
     let o = &queue.options;
     TableIterator::once((
         name,
-        clock::interval(o.lease_time()),
+        shown(o.lease_time, o.lease_time()),
         o.retry_limit(),
-        clock::interval(o.retry_delay()),
+        shown(o.retry_delay, o.retry_delay()),
         o.retry_backoff(),
-        clock::interval(o.retry_delay_max()),
+        shown(o.retry_delay_max, o.retry_delay_max()),
         None,
         o.on_exhausted().to_owned(),
-        clock::interval(o.dedup_window()),
+        shown(o.dedup_window, o.dedup_window()),
         Some(Interval::from_micros(0)),
         None,
-        clock::interval(DEFAULT_COMPLETED_RETENTION),
+        Some(Interval::from_days(DEFAULT_COMPLETED_RETENTION_DAYS)),
         None,
         "partition",
         clock::timestamp(queue.created_at),
     ))
+}
+
+/// An interval as it was set, or the default.
+fn shown(set: Option<Interval>, in_effect: i64) -> Option<Interval> {
+    set.or_else(|| clock::interval(in_effect))
 }
 
 struct Change {

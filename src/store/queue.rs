@@ -3,7 +3,7 @@
 use pgrx::datum::Interval;
 use pgrx::{IntoDatum, pg_sys};
 
-use super::clock::{At, DAY, HOUR, Moment, SECOND, micros};
+use super::clock::{At, HOUR, Moment, SECOND, micros};
 use super::spi::{Arg, Row, Statement, arg};
 use crate::error::{Error, Result};
 
@@ -33,7 +33,8 @@ pub const DEFAULT_RETRY_BACKOFF: f64 = 1.0;
 pub const DEFAULT_RETRY_DELAY_MAX: i64 = HOUR;
 pub const DEFAULT_ON_EXHAUSTED: &str = "dead_letter";
 pub const DEFAULT_DEDUP_WINDOW: i64 = HOUR;
-pub const DEFAULT_COMPLETED_RETENTION: i64 = DAY;
+/// What the contract names; nothing is deleted by age in this version.
+pub const DEFAULT_COMPLETED_RETENTION_DAYS: i32 = 1;
 
 impl Options {
     pub fn lease_time(&self) -> i64 {
