@@ -13,10 +13,10 @@ SECONDS ?= 600
 unexport SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint install torture
+.PHONY: help demo test lint install torture bench bench-quick
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s  %s\n", $$1, $$2 }' Makefile
 
 demo: ## charge five orders exactly once on a throw-away server, and check every claim
 	@scripts/demo.sh
@@ -32,3 +32,9 @@ install: ## build for release and install into the PostgreSQL of PG_CONFIG
 
 torture: ## run the concurrency tests for SECONDS=600 on end
 	@scripts/torture.sh $(SECONDS)
+
+bench: ## measure queen_mq beside pgmq and a SKIP LOCKED table, in about 10 minutes
+	@scripts/bench.sh
+
+bench-quick: ## the same in about 2 minutes
+	@scripts/bench.sh --quick

@@ -115,7 +115,8 @@ impl Session {
 /// is set).
 ///
 /// Tests run side by side, except those that measure time or load the machine: these take the
-/// server for themselves. The turn is an advisory lock, so it also holds between processes.
+/// server for themselves. The turn is an advisory lock, so it also holds between processes. A
+/// test takes one turn: with a second one it could wait for itself.
 pub struct TestDb {
     name: String,
     config: Config,

@@ -18,6 +18,7 @@ async fn a_torture_with_crashes_loses_and_doubles_nothing() -> Result<()> {
         run_for: Duration::from_secs(9),
         lease: Duration::from_secs(3),
         crashes: true,
+        latecomers: 5,
         ..Config::default()
     };
     let crashing = async {

@@ -75,6 +75,7 @@ async fn a_torture_with_killed_backends_loses_and_doubles_nothing() -> Result<()
         run_for: Duration::from_secs(8),
         lease: Duration::from_secs(3),
         kill_every: Some(Duration::from_millis(100)),
+        latecomers: 5,
         ..Config::default()
     };
     let db = TestDb::alone().await?;

@@ -17,6 +17,7 @@ use uuid::Uuid;
 use super::history::{
     Completion, Delivery, GroupId, History, Push, Release, Stamp, StreamId, Tx, TxId, Uid,
 };
+use super::prefix::Prefix;
 
 /// A stamp that never comes.
 const NEVER: Stamp = Stamp::MAX;
@@ -411,41 +412,6 @@ impl<'a> View<'a> {
 
     fn releases_of(&self, holder: &Delivery) -> impl Iterator<Item = &'a Release> {
         self.releases.get(&(holder.lease, holder.stream)).into_iter().flatten().copied()
-    }
-}
-
-/// A segment tree of maxima: finds the large ones among the first n without looking at all.
-struct Prefix {
-    leaves: usize,
-    maxima: Vec<Stamp>,
-}
-
-impl Prefix {
-    fn of(values: Vec<Stamp>) -> Self {
-        let leaves = values.len().next_power_of_two();
-        let mut maxima = vec![0; 2 * leaves];
-        maxima[leaves..leaves + values.len()].copy_from_slice(&values);
-        for node in (1..leaves).rev() {
-            maxima[node] = maxima[2 * node].max(maxima[2 * node + 1]);
-        }
-        Self { leaves, maxima }
-    }
-
-    /// Visit each index below `until` whose value is at least `bound`.
-    fn at_least(&self, bound: Stamp, until: usize, mut visit: impl FnMut(usize)) {
-        let mut stack = vec![(1, 0, self.leaves)];
-        while let Some((node, from, width)) = stack.pop() {
-            if from >= until || self.maxima[node] < bound {
-                continue;
-            }
-            if width == 1 {
-                visit(from);
-                continue;
-            }
-            let half = width / 2;
-            stack.push((2 * node + 1, from + half, half));
-            stack.push((2 * node, from, half));
-        }
     }
 }
 

@@ -375,17 +375,3 @@ fn a_group_sees_what_commits_after_it_registered() {
     tale.popped(1, 30, &[1]);
     assert_eq!(tale.faults(), [Fault::Lost]);
 }
-
-#[test]
-fn the_tree_finds_what_a_scan_finds() {
-    let values: Vec<Stamp> = (0..37).map(|n| (n * 7919) % 101).collect();
-    let prefix = Prefix::of(values.clone());
-    for until in 0..=values.len() {
-        for bound in [0, 1, 50, 99, 100, 101] {
-            let mut found = Vec::new();
-            prefix.at_least(bound, until, |index| found.push(index));
-            let expected: Vec<usize> = (0..until).filter(|n| values[*n] >= bound).collect();
-            assert_eq!(found, expected);
-        }
-    }
-}

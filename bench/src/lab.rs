@@ -1,0 +1,147 @@
+//! What every scenario works with, and the contest that most of them are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use indicatif::ProgressBar;
+
+use crate::db::{Db, Server};
+use crate::fill::{self, Backlog};
+use crate::job::{Action, Job, System};
+use crate::load::{self, Latencies, Load, Measured};
+use crate::outcome::Sample;
+use crate::payload::{Payloads, Size};
+use crate::scale::Scale;
+
+pub struct Lab {
+    pub server: Server,
+    pub payloads: Arc<Payloads>,
+    pub scale: Scale,
+    pub progress: ProgressBar,
+}
+
+/// One of those that take turns.
+#[derive(Clone, Debug)]
+pub struct Contender {
+    pub label: String,
+    pub system: System,
+    pub action: Action,
+    pub size: Size,
+    pub partitions: u64,
+    pub sessions: usize,
+    pub backlog: Option<Backlog>,
+}
+
+impl Contender {
+    /// Pushes `batch` messages per transaction, each time to another partition.
+    pub fn pushes(system: System, batch: usize, partitions: u64, sessions: usize) -> Self {
+        Self {
+            label: system.label().to_owned(),
+            system,
+            action: Action::Push { batch },
+            size: Size::Small,
+            partitions,
+            sessions,
+            backlog: None,
+        }
+    }
+
+    /// Takes and settles `batch` messages at a time from a backlog.
+    pub fn consumes(system: System, batch: i32, sessions: usize, backlog: Backlog) -> Self {
+        Self {
+            label: system.label().to_owned(),
+            system,
+            action: Action::Consume { batch },
+            size: Size::Small,
+            partitions: backlog.partitions,
+            sessions,
+            backlog: Some(backlog),
+        }
+    }
+
+    pub fn labelled(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    pub fn of_size(mut self, size: Size) -> Self {
+        self.size = size;
+        self
+    }
+
+    pub fn doing(mut self, action: Action) -> Self {
+        self.action = action;
+        self
+    }
+
+    fn job(&self, queue: String) -> Job {
+        Job {
+            system: self.system,
+            queue,
+            action: self.action,
+            size: self.size,
+            partitions: self.partitions,
+        }
+    }
+}
+
+/// The rounds of one contender so far.
+struct Tally {
+    rates: Vec<f64>,
+    latencies: Latencies,
+}
+
+impl Lab {
+    /// A B A B: in each round every contender gets its turn, with a queue of its own.
+    pub async fn contest(&self, db: &Db, contenders: &[Contender]) -> Result<Vec<Sample>> {
+        let mut tallies = Vec::with_capacity(contenders.len());
+        for _ in contenders {
+            tallies.push(Tally { rates: Vec::new(), latencies: load::latencies()? });
+        }
+        for round in 0..self.scale.rounds {
+            for (n, (contender, tally)) in contenders.iter().zip(&mut tallies).enumerate() {
+                let measured = self.turn(db, contender, &format!("q{n}_{round}")).await?;
+                tally.rates.push(measured.rate());
+                tally.latencies.add(&measured.latencies)?;
+            }
+        }
+        let samples = contenders.iter().zip(tallies);
+        Ok(samples.map(|(c, t)| Sample::of_rates(&c.label, t.rates, &t.latencies)).collect())
+    }
+
+    /// One measurement of one contender on a new queue.
+    pub async fn turn(&self, db: &Db, contender: &Contender, queue: &str) -> Result<Measured> {
+        self.progress.set_message(contender.label.clone());
+        self.fresh(db, contender, queue).await?;
+        self.measure(db, contender, queue, self.scale.duration).await
+    }
+
+    /// Creates the queue of a contender, with the backlog it starts with.
+    pub async fn fresh(&self, db: &Db, contender: &Contender, queue: &str) -> Result<()> {
+        if let Some(session) = db.sessions(1).await?.first() {
+            contender.system.create(session, queue).await?;
+        }
+        if let Some(backlog) = contender.backlog {
+            let (system, size) = (contender.system, contender.size);
+            fill::fill(db, system, queue, backlog, &self.payloads, size).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn measure(
+        &self,
+        db: &Db,
+        contender: &Contender,
+        queue: &str,
+        duration: Duration,
+    ) -> Result<Measured> {
+        // A cycle puts back what it takes; everything else stops when it has used its backlog up.
+        let messages = match contender.action {
+            Action::Cycle { .. } => None,
+            _ => contender.backlog.map(|backlog| backlog.messages),
+        };
+        let load = Load { sessions: contender.sessions, duration, messages };
+        load::run(db, &contender.job(queue.to_owned()), load, &self.payloads).await
+    }
+}

@@ -1,0 +1,129 @@
+//! Load driver: queen_mq beside pgmq and a textbook `FOR UPDATE SKIP LOCKED` table.
+//!
+//! Every scenario gives all systems equal work: the same payloads, sessions and durability, prepared
+//! statements on every side, one after the other in turns. See `scripts/bench.sh`.
+
+mod db;
+mod fill;
+mod job;
+mod lab;
+mod load;
+mod outcome;
+mod payload;
+mod plot;
+mod report;
+mod scale;
+mod scenarios;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::db::Server;
+use crate::lab::Lab;
+use crate::payload::Payloads;
+use crate::report::Report;
+use crate::scale::Scale;
+
+#[derive(Parser)]
+#[command(about = "Measures queen_mq beside pgmq and a FOR UPDATE SKIP LOCKED table")]
+struct Options {
+    /// Small sizes and short times: about 2 minutes instead of 10
+    #[arg(long)]
+    quick: bool,
+    /// Only these scenarios, by their numbers: 4,9
+    #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
+    only: Vec<u8>,
+    /// How long scenario 7 holds the snapshot
+    #[arg(long, value_name = "SECONDS")]
+    snapshot_seconds: Option<u64>,
+    /// Superuser of a server that preloads queen_mq and allows 300 connections or more
+    #[arg(long, env = "QUEEN_TEST_URL", hide_env_values = true)]
+    url: String,
+    /// Where results and plots go
+    #[arg(long, default_value = "target/bench", value_name = "DIRECTORY")]
+    out: PathBuf,
+}
+
+impl Options {
+    fn scale(&self) -> Scale {
+        let mut scale = if self.quick { Scale::quick() } else { Scale::full() };
+        if let Some(seconds) = self.snapshot_seconds {
+            scale.with_snapshot = Duration::from_secs(seconds);
+        }
+        scale
+    }
+
+    fn scenarios(&self) -> Result<Vec<u8>> {
+        let unknown = self.only.iter().find(|n| !scenarios::ALL.contains(n));
+        ensure!(unknown.is_none(), "there is no scenario {}", unknown.unwrap_or(&0));
+        Ok(scenarios::ALL.filter(|n| self.only.is_empty() || self.only.contains(n)).collect())
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let options = Options::parse();
+    let numbers = options.scenarios()?;
+    fs::create_dir_all(&options.out).with_context(|| options.out.display().to_string())?;
+    let lab = Lab {
+        server: Server::prepare(&options.url).await?,
+        payloads: Arc::new(Payloads::generate()),
+        scale: options.scale(),
+        progress: progress(numbers.len())?,
+    };
+
+    let report = run(&lab, &options, &numbers).await?;
+    println!("\n{}", report.summary());
+    save(&options.out, &report)?;
+    lab.server.clean_up().await
+}
+
+async fn run(lab: &Lab, options: &Options, numbers: &[u8]) -> Result<Report> {
+    let began = Instant::now();
+    let mut report = Report {
+        started: chrono::Local::now().format("%Y%m%d-%H%M%S").to_string(),
+        mode: if options.quick { "quick" } else { "full" },
+        seconds: 0.0,
+        cpus: std::thread::available_parallelism().map_or(1, Into::into),
+        server: lab.server.facts().await?,
+        outcomes: Vec::new(),
+    };
+    for number in numbers {
+        lab.progress.set_prefix(format!("scenario {number}"));
+        let outcome =
+            scenarios::run(lab, *number).await.with_context(|| format!("scenario {number}"))?;
+        lab.progress.suspend(|| print!("{}", report::details(&outcome)));
+        lab.progress.inc(1);
+        report.outcomes.push(outcome);
+    }
+    lab.progress.finish_and_clear();
+    report.seconds = began.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+fn progress(scenarios: usize) -> Result<ProgressBar> {
+    let bar = ProgressBar::new(scenarios as u64);
+    bar.set_style(ProgressStyle::with_template(
+        "{spinner} [{elapsed_precise}] {bar:20} {pos}/{len} {prefix}: {wide_msg}",
+    )?);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    Ok(bar)
+}
+
+/// Results and plots, each with the time of the run in its name.
+fn save(directory: &Path, report: &Report) -> Result<()> {
+    let path = |suffix: &str| directory.join(format!("{}{suffix}", report.started));
+    report.write(&path(".json"))?;
+    plot::goals(&path(".svg"), &report.outcomes)?;
+    for outcome in report.outcomes.iter().filter(|outcome| !outcome.lines.is_empty()) {
+        plot::lines(&path(&format!("-{}.svg", outcome.number)), outcome)?;
+    }
+    println!("results and plots: {}*", path("").display());
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! What a scenario gives: figures, and how they compare with the goals.
+
+use serde::Serialize;
+
+use crate::load::Latencies;
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Sample {
+    pub label: String,
+    /// Of the values.
+    pub unit: &'static str,
+    /// One per round; empty where only the latency matters.
+    pub values: Vec<f64>,
+    pub median: f64,
+    pub p50_ms: Option<f64>,
+    pub p95_ms: Option<f64>,
+    pub p99_ms: Option<f64>,
+}
+
+impl Sample {
+    pub fn of_rates(label: impl Into<String>, rates: Vec<f64>, latencies: &Latencies) -> Self {
+        let median = median(&rates);
+        Self { median, values: rates, unit: "msg/s", ..Self::of_latencies(label, latencies) }
+    }
+
+    pub fn of_latencies(label: impl Into<String>, latencies: &Latencies) -> Self {
+        let at = |q: f64| Some(latencies.value_at_quantile(q) as f64 / 1000.0);
+        Self {
+            label: label.into(),
+            unit: "ms",
+            values: Vec::new(),
+            median: at(0.5).unwrap_or_default(),
+            p50_ms: at(0.5),
+            p95_ms: at(0.95),
+            p99_ms: at(0.99),
+        }
+    }
+
+    pub fn of_values(label: impl Into<String>, unit: &'static str, values: Vec<f64>) -> Self {
+        let median = median(&values);
+        Self { label: label.into(), unit, values, median, p50_ms: None, p95_ms: None, p99_ms: None }
+    }
+}
+
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => sorted[middle],
+        _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Goal {
+    AtLeast(f64),
+    AtMost(f64),
+    Below(f64),
+}
+
+impl Goal {
+    fn met_by(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(bound) => value >= bound,
+            Self::AtMost(bound) => value <= bound,
+            Self::Below(bound) => value < bound,
+        }
+    }
+
+    pub fn text(self, unit: &str) -> String {
+        match self {
+            Self::AtLeast(bound) => format!("≥ {bound} {unit}"),
+            Self::AtMost(bound) => format!("≤ {bound} {unit}"),
+            Self::Below(bound) => format!("< {bound} {unit}"),
+        }
+    }
+}
+
+/// One comparison; without a goal it is only reported.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    pub what: String,
+    pub value: f64,
+    /// `×` for ratios.
+    pub unit: &'static str,
+    pub goal: Option<Goal>,
+    pub met: Option<bool>,
+}
+
+impl Check {
+    pub fn ratio(what: impl Into<String>, of: f64, to: f64, goal: Option<Goal>) -> Self {
+        Self::value(what, of / to, "×", goal)
+    }
+
+    pub fn value(
+        what: impl Into<String>,
+        value: f64,
+        unit: &'static str,
+        goal: Option<Goal>,
+    ) -> Self {
+        Self { what: what.into(), value, unit, goal, met: goal.map(|g| g.met_by(value)) }
+    }
+}
+
+/// A curve to plot.
+#[derive(Clone, Debug, Serialize)]
+pub struct Line {
+    pub label: String,
+    pub points: Vec<(f64, f64)>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    pub number: u8,
+    pub title: &'static str,
+    /// How it was measured.
+    pub method: String,
+    pub samples: Vec<Sample>,
+    pub checks: Vec<Check>,
+    /// Axis of the lines below.
+    pub x_axis: &'static str,
+    pub lines: Vec<Line>,
+}
+
+impl Outcome {
+    pub fn new(number: u8, title: &'static str, method: impl Into<String>) -> Self {
+        Self {
+            number,
+            title,
+            method: method.into(),
+            samples: Vec::new(),
+            checks: Vec::new(),
+            x_axis: "",
+            lines: Vec::new(),
+        }
+    }
+
+    /// The median of the sample that has this label.
+    pub fn median(&self, label: &str) -> f64 {
+        self.samples.iter().find(|s| s.label == label).map_or(f64::NAN, |s| s.median)
+    }
+
+    pub fn compare(&mut self, of: &str, to: &str, goal: Option<Goal>) {
+        let check = Check::ratio(format!("{of} / {to}"), self.median(of), self.median(to), goal);
+        self.checks.push(check);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_even_number_is_between() {
+        assert!((median(&[4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < f64::EPSILON);
+        assert!((median(&[3.0, 1.0, 2.0]) - 2.0).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn below_is_strict() {
+        assert!(!Goal::Below(2.0).met_by(2.0));
+        assert!(Goal::AtMost(2.0).met_by(2.0));
+    }
+}

@@ -1,0 +1,64 @@
+//! How much of everything a run does.
+
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    /// Rounds of A B A B; the median of them is reported.
+    pub rounds: usize,
+    /// One measurement.
+    pub duration: Duration,
+    /// The backlog a measurement consumes from at most, a message at a time.
+    pub singles: u64,
+    /// The same for batches of 100.
+    pub batches: u64,
+    /// Partitions drained before scenario 8.
+    pub drained_partitions: u64,
+    /// Messages in the partition that scenario 8 blocks.
+    pub blocked_backlog: u64,
+    /// Pops that a latency is taken from, in tens.
+    pub latency_rounds: usize,
+    /// Scenario 7: without the snapshot, and then with it.
+    pub before_snapshot: Duration,
+    pub with_snapshot: Duration,
+    /// The big backlog of scenario 10.
+    pub big_backlog: u64,
+    /// Cycles of scenario 11 at batch 1; a tenth of it at batch 100.
+    pub wal_cycles: u64,
+}
+
+impl Scale {
+    /// About 2 minutes.
+    pub fn quick() -> Self {
+        Self {
+            rounds: 2,
+            duration: Duration::from_millis(400),
+            singles: 6_000,
+            batches: 100_000,
+            drained_partitions: 20_000,
+            blocked_backlog: 100_000,
+            latency_rounds: 20,
+            before_snapshot: Duration::from_secs(2),
+            with_snapshot: Duration::from_secs(6),
+            big_backlog: 500_000,
+            wal_cycles: 500,
+        }
+    }
+
+    /// About 10 minutes.
+    pub fn full() -> Self {
+        Self {
+            rounds: 3,
+            duration: Duration::from_millis(1500),
+            singles: 20_000,
+            batches: 1_000_000,
+            drained_partitions: 100_000,
+            blocked_backlog: 1_000_000,
+            latency_rounds: 100,
+            before_snapshot: Duration::from_secs(15),
+            with_snapshot: Duration::from_secs(45),
+            big_backlog: 10_000_000,
+            wal_cycles: 5_000,
+        }
+    }
+}

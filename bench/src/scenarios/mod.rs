@@ -1,0 +1,36 @@
+//! The scenarios, by their numbers.
+
+mod backlog;
+mod consume;
+mod effect;
+mod latency;
+mod push;
+mod segments;
+mod sessions;
+mod snapshot;
+mod wal;
+
+use anyhow::{Result, bail};
+
+use crate::lab::Lab;
+use crate::outcome::Outcome;
+
+pub const ALL: std::ops::RangeInclusive<u8> = 1..=11;
+
+/// Runs one scenario in databases of its own.
+pub async fn run(lab: &Lab, number: u8) -> Result<Outcome> {
+    match number {
+        1 => push::single(lab).await,
+        2 => push::batches(lab).await,
+        3 => consume::batches(lab).await,
+        4 => consume::singles(lab).await,
+        5 => sessions::run(lab).await,
+        6 => effect::run(lab).await,
+        7 => snapshot::run(lab).await,
+        8 => latency::run(lab).await,
+        9 => segments::run(lab).await,
+        10 => backlog::run(lab).await,
+        11 => wal::run(lab).await,
+        _ => bail!("there is no scenario {number}"),
+    }
+}

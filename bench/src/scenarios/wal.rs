@@ -1,0 +1,72 @@
+//! Scenario 11: what a message costs in WAL.
+
+use anyhow::{Result, ensure};
+
+use super::consume::SYSTEMS;
+use crate::db::{Db, Session};
+use crate::fill;
+use crate::job::{Action, Job, System, Turn};
+use crate::lab::Lab;
+use crate::outcome::{Check, Goal, Outcome, Sample};
+use crate::payload::Size;
+
+const WARM_UP: u64 = 200;
+
+pub async fn run(lab: &Lab) -> Result<Outcome> {
+    let db = lab.server.database("wal").await?;
+    let method = "one session pushes, pops and acks over and over, into one partition; after a \
+                  checkpoint and 200 cycles, which write the full images of the pages that are used, \
+                  the distance of pg_current_wal_insert_lsn() over the next cycles is divided by \
+                  their messages. No checkpoint happens meanwhile; autovacuum is on and counted";
+    let mut outcome = Outcome::new(11, "WAL per message through push + pop + ack", method);
+    for (batch, bound, divisor) in [(1, 1024.0, 1), (100, 200.0, 10)] {
+        for system in SYSTEMS {
+            lab.progress.set_message(format!("{}, batch {batch}", system.label()));
+            let cycles = lab.scale.wal_cycles / divisor;
+            let bytes = per_message(lab, &db, system, batch, cycles).await?;
+            let label = format!("{}, batch {batch}", system.label());
+            let goal = (system == System::Queen).then_some(Goal::Below(bound));
+            outcome.checks.push(Check::value(label.clone(), bytes, "B", goal));
+            outcome.samples.push(Sample::of_values(label, "B/msg", vec![bytes]));
+        }
+    }
+    lab.server.drop_database(db).await?;
+    Ok(outcome)
+}
+
+async fn per_message(lab: &Lab, db: &Db, system: System, batch: usize, cycles: u64) -> Result<f64> {
+    let session = db.session().await?;
+    let queue = format!("q_{batch}");
+    system.create(&session, &queue).await?;
+    let job =
+        Job { system, queue, action: Action::Cycle { batch }, size: Size::Small, partitions: 1 };
+    fill::analyze(db, system, &job.queue).await?;
+    session.batch_execute("CHECKPOINT").await?;
+    let steps = async |from: u64, to: u64| {
+        let mut messages = 0;
+        for step in from..to {
+            messages += job.step(&session, &lab.payloads, Turn { worker: 0, step }).await?;
+        }
+        anyhow::Ok(messages)
+    };
+
+    steps(0, WARM_UP).await?;
+    let before = position(&session).await?;
+    let messages = steps(WARM_UP, WARM_UP + cycles).await?;
+    let after = position(&session).await?;
+    ensure!(before.checkpoint == after.checkpoint, "a checkpoint came between");
+    ensure!(messages == cycles * batch as u64, "{messages} messages in {cycles} cycles");
+    Ok((after.wal - before.wal) / messages as f64)
+}
+
+struct Position {
+    wal: f64,
+    checkpoint: String,
+}
+
+async fn position(session: &Session) -> Result<Position> {
+    let sql = "SELECT (pg_current_wal_insert_lsn() - '0/0')::float8,
+                      (pg_control_checkpoint()).redo_lsn::text";
+    let row = session.row(sql, &[]).await?;
+    Ok(Position { wal: row.get(0), checkpoint: row.get(1) })
+}

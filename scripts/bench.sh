@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Measures queen_mq beside pgmq and a textbook table, on a server of its own:
+#   scripts/bench.sh [OPTION...]
+# Without options it takes about 10 minutes; `scripts/bench.sh --help` lists the options of the
+# driver, --quick and --only for instance. Results and plots go to target/bench/.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+choose_pg_config
+# Only what is built for release is worth measuring, whatever PROFILE says.
+PROFILE=release scripts/install.sh
+describe_pg
+. scripts/cluster.sh
+
+say "building the driver"
+# Not in target/release: the driver is a workspace of its own, with another set of features.
+driver=target/driver
+cargo build --quiet --release --locked --manifest-path bench/Cargo.toml --target-dir $driver
+
+say "starting a throw-away server"
+# Durable, as in production, and without a checkpoint in the middle of a measurement.
+cluster_start bench "shared_preload_libraries = 'queen_mq'" "max_connections = 400" \
+  "shared_buffers = 1GB" "max_wal_size = 8GB" "checkpoint_timeout = 30min" \
+  "fsync = on" "synchronous_commit = on"
+$driver/release/queen-bench --out target/bench "$@"
