@@ -25,6 +25,10 @@ CREATE TABLE queen_mq.queue (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name text COLLATE "C" NOT NULL UNIQUE,
     created_at timestamptz NOT NULL,
+    -- What identity has, so that a push or a pop need not look there.
+    system_identifier bigint NOT NULL,
+    xid_offset bigint NOT NULL,
+    restored_at timestamptz,
     -- Options; NULL is the default.
     lease_time interval,
     retry_limit int,
@@ -98,8 +102,6 @@ CREATE TABLE queen_mq.progress (
     cursor_id bigint NOT NULL,
     revision bigint NOT NULL,
     group_id bigint NOT NULL,
-    -- Messages settled so far.
-    settled bigint NOT NULL,
     -- When the cursor becomes of interest by itself: the deadline of a lease, or a retry.
     due_at timestamptz,
     -- The transaction that left the cursor ready, or waiting for a retry.
@@ -122,7 +124,10 @@ CREATE TABLE queen_mq.discovery (
     -- engine: Discovery
     state bytea NOT NULL,
     CONSTRAINT discovery_newest PRIMARY KEY (group_id, revision)
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, vacuum_truncate = off);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, vacuum_truncate = off,
+        toast_tuple_target = 8160);
+-- In line and as it is while it fits into the page: every pop reads the newest.
+ALTER TABLE queen_mq.discovery ALTER COLUMN state SET STORAGE EXTERNAL;
 COMMENT ON TABLE queen_mq.discovery IS 'Where consumer groups have looked for work; the newest row of each counts';
 CREATE SEQUENCE queen_mq.discovery_revision AS bigint CACHE 1;
 

@@ -11,16 +11,17 @@ use queen_engine::discovery::Discovery;
 
 use crate::error::Result;
 use crate::store::clock::Moment;
-use crate::store::cursor::{self, Status};
 use crate::store::discovery::{self, NewsOf};
 use crate::store::group::Group;
+use crate::store::segment::{self, Leap};
 use crate::store::snapshot::Taken;
 use crate::store::spi::Under;
 
-/// Fewer open partitions than this, and the sources are read on.
-const LOW_WATER: usize = 32;
+/// With fewer open partitions than this, every few pops the sources are read on.
+const LOW_WATER: usize = 128;
+const EVERY: u64 = 4;
 /// Rows read from each source at first; doubled while nothing turns up.
-const FIRST_CHUNK: usize = 64;
+const FIRST_CHUNK: usize = 128;
 const LARGEST_CHUNK: usize = 4096;
 /// Partitions whose state is fetched at first; doubled while they turn out to have nothing.
 const FIRST_LOOK: usize = 2;
@@ -95,22 +96,30 @@ impl<'a> Search<'a> {
     }
 
     /// The next partitions to look at; none when there is nothing more to be found.
-    pub fn next(&mut self) -> Result<Vec<Status>> {
+    pub fn next(&mut self) -> Result<Vec<String>> {
         loop {
-            if !self.exhausted && self.state.open.len() < LOW_WATER + self.looked_at.len() {
+            if !self.exhausted && self.is_time_to_look() {
                 self.look_further();
             }
             let picked = self.state.pick(self.turn, self.look, &self.looked_at);
             if !picked.is_empty() {
                 self.look = LARGEST_LOOK.min(self.look * 2);
                 self.looked_at.extend(picked.iter().cloned());
-                return cursor::status(self.group.id, &self.group.start, picked, self.under);
+                return Ok(picked);
             }
             if self.exhausted {
                 return Ok(Vec::new());
             }
             pgrx::check_for_interrupts!();
         }
+    }
+
+    /// When nothing is left to try, and now and then while little is: by one session at a time,
+    /// for others would only pass the same rows again.
+    fn is_time_to_look(&self) -> bool {
+        let left = self.state.open.len().saturating_sub(self.looked_at.len());
+        let is_low = left < LOW_WATER && self.turn.is_multiple_of(EVERY);
+        left == 0 || (is_low && discovery::try_lead(self.group.id))
     }
 
     /// Nothing more is to be had from this partition under this snapshot; something was, or it was
@@ -131,7 +140,16 @@ impl<'a> Search<'a> {
     fn read_segments(&mut self) -> usize {
         let Self { state, news, taken, under, chunk, .. } = self;
         let snapshot = &taken.snapshot;
+        // Most of them have pushed nothing, being consumers.
+        let mut leap = Leap { pusher: None, clear_below: 0 };
         for (xid, key) in state.segments.finished(snapshot) {
+            if xid >= leap.clear_below && leap.pusher != Some(xid) {
+                leap = segment::leap(news.queue, xid, &snapshot.holes, under);
+            }
+            if leap.pusher != Some(xid) {
+                state.segments.finish(xid, snapshot);
+                continue;
+            }
             let rows = news.after(xid, &key, true, *chunk, under);
             let all = rows.len() < *chunk;
             for row in rows {
@@ -195,14 +213,16 @@ impl<'a> Search<'a> {
     /// Keep what was learned: in the database if this transaction writes anyway and it is worth a
     /// row, in the session's memory if the transaction has written nothing that could be undone.
     pub fn close(mut self, writes: bool) {
-        let Self { state, taken, resolved, .. } = &mut self;
+        let Self { state, taken, resolved, in_vain, .. } = &mut self;
+        let worth_writing = state.passed + *in_vain * IN_VAIN >= WORTH_WRITING;
+        if (writes && !worth_writing) || (!writes && taken.snapshot.own.is_some()) {
+            return;
+        }
         state.open.retain(|partition| !resolved.contains(partition));
         state.close(&taken.snapshot);
         if writes {
-            if state.passed + self.in_vain * IN_VAIN >= WORTH_WRITING {
-                discovery::append(self.group.id, self.base, &mut self.state);
-            }
-        } else if taken.snapshot.own.is_none() {
+            discovery::append(self.group.id, self.base, &mut self.state);
+        } else {
             MEMORY.with_borrow_mut(|memory| {
                 if memory.len() >= REMEMBERED {
                     memory.clear();

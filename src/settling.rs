@@ -15,7 +15,6 @@ use crate::refusal::explain;
 use crate::store::clock::{self, Moment};
 use crate::store::cursor::{self, Located, Notice};
 use crate::store::dead_letter;
-use crate::store::identity::Identity;
 use crate::store::lookup::{self, ForSettle};
 use crate::store::queue::Queue;
 use crate::store::segment::Log;
@@ -108,7 +107,6 @@ impl Held {
 /// A lease with its cursors, all locked.
 pub struct Locked {
     lease: LeaseId,
-    identity: Identity,
     queue: Queue,
     now: Moment,
     held: Vec<Held>,
@@ -127,13 +125,15 @@ pub fn cursors_of(lease: LeaseId) -> Vec<u64> {
 pub fn lock(lease: LeaseId) -> Result<Locked> {
     let unknown = || explain(lease, &Refusal::Unknown, clock::now());
     let cursors = cursors_of(lease);
-    cursor::lock(&cursors);
     let found = lookup::for_settle(&cursors)?.ok_or_else(unknown)?;
-    let ForSettle { identity, queue, located } = found;
+    let ForSettle { queue, located } = found;
     let mut held = Vec::with_capacity(located.len());
     for located in located {
         let is_here = located.cursor.leases.iter().any(|l| l.id == lease);
-        let receipt = if is_here { None } else { receipt::find(located.id, lease)? };
+        let receipt = match is_here {
+            true => None,
+            false => Under::new_snapshot(|under| receipt::find(located.id, lease, under))?,
+        };
         if is_here || receipt.is_some() {
             held.push(Held { located, receipt });
         }
@@ -141,7 +141,7 @@ pub fn lock(lease: LeaseId) -> Result<Locked> {
     if held.is_empty() {
         return Err(unknown());
     }
-    Ok(Locked { lease, identity, queue, now: clock::now(), held })
+    Ok(Locked { lease, queue, now: clock::now(), held })
 }
 
 /// Settle what `items` name, as one set. `name_transactions`: fill in the transaction_ids.
@@ -270,7 +270,7 @@ impl Locked {
                 &plan.named,
                 &policy,
                 self.now,
-                self.identity.void_before,
+                self.queue.identity.void_before,
             );
             match verdict {
                 Ok(settlement) => settlements.push(settlement),
@@ -307,7 +307,7 @@ impl Locked {
                 self.bury(held, *dead, error);
             }
             if let Some(cursor) = &settlement.cursor {
-                self.write_cursor(held, cursor)?;
+                self.write_cursor(held, cursor);
             }
             if let Some(trace) = &settlement.receipt {
                 receipt::insert(held.located.id, self.lease, trace, self.now);
@@ -318,15 +318,12 @@ impl Locked {
         Ok(report)
     }
 
-    fn write_cursor(&self, held: &Held, cursor: &Cursor) -> Result<()> {
+    fn write_cursor(&self, held: &Held, cursor: &Cursor) {
         let notice = match cursor.leases.is_empty() {
-            true => Notice::Ready { xid: snapshot::assign_xid(self.identity) },
+            true => Notice::Ready { xid: snapshot::assign_xid(self.queue.identity) },
             false => Notice::Leased,
         };
-        match cursor::append(&held.located, cursor, notice)? {
-            true => Ok(()),
-            false => Err(Error::conflict("The position of this consumer group")),
-        }
+        cursor::append(&held.located, cursor, notice);
     }
 
     fn bury(&self, held: &Held, dead: DeadLetter, error: Option<&str>) {
@@ -353,7 +350,7 @@ impl Locked {
         let mut nothing_left = Refusal::Unknown;
         for (place, held) in self.held.iter().enumerate() {
             let (cursor, receipt) = (&held.located.cursor, held.receipt.as_ref());
-            let void_before = self.identity.void_before;
+            let void_before = self.queue.identity.void_before;
             match extend(cursor, self.lease, receipt, duration, self.now, void_before) {
                 Ok((cursor, deadline)) => extended.push((place, cursor, deadline)),
                 Err(refusal @ Refusal::NotInLease { .. }) => nothing_left = refusal,
@@ -405,7 +402,7 @@ pub fn extend_lease(lease: LeaseId, duration: Option<i64>) -> Result<Moment> {
     let extended = locked.extended(duration)?;
     let mut until = Moment::MAX;
     for (place, cursor, deadline) in extended {
-        locked.write_cursor(&locked.held[place], &cursor)?;
+        locked.write_cursor(&locked.held[place], &cursor);
         until = until.min(deadline);
     }
     Ok(until)

@@ -13,10 +13,8 @@ use crate::datum::{Jsonb, ResultContext, random};
 use crate::error::Result;
 use crate::search::Search;
 use crate::store::clock::{self, Moment};
-use crate::store::cursor::{self, Located, Notice, Status};
+use crate::store::cursor::{self, Attempt, Located, Notice};
 use crate::store::group::Group;
-use crate::store::identity::Identity;
-use crate::store::lookup::ForPop;
 use crate::store::queue::Queue;
 use crate::store::segment::{Log, Stored};
 use crate::store::snapshot::{self, Taken};
@@ -65,7 +63,6 @@ pub struct Taking<'a> {
     wanted: &'a Wanted<'a>,
     queue: &'a Queue,
     group: &'a Group,
-    identity: Identity,
     /// How far the group has looked.
     discovery: &'a (i64, Discovery),
     now: Moment,
@@ -81,15 +78,14 @@ impl<'a> Taking<'a> {
         wanted: &'a Wanted<'a>,
         queue: &'a Queue,
         group: &'a Group,
-        found: &'a ForPop,
+        discovery: &'a (i64, Discovery),
         results: ResultContext,
     ) -> Self {
         Self {
             wanted,
             queue,
             group,
-            identity: found.identity,
-            discovery: &found.discovery,
+            discovery,
             now: clock::now(),
             set: None,
             cursors: Vec::new(),
@@ -100,14 +96,9 @@ impl<'a> Taking<'a> {
 
     /// Take what was asked for. True if a partition was moved on in the meantime.
     pub fn run(&mut self, under: &Under) -> Result<bool> {
-        let taken = snapshot::describe(under, self.identity);
+        let taken = snapshot::describe(under, self.queue.identity);
         let moved_on = match self.wanted.partition {
-            Some(name) => {
-                let start = &self.group.start;
-                let names = vec![name.to_owned()];
-                let status = cursor::status(self.group.id, start, names, under)?;
-                self.try_each(status, &taken, under, &mut |_, _| ())?
-            }
+            Some(name) => self.try_each(vec![name.to_owned()], &taken, under, &mut |_, _| ())?,
             None => {
                 let mut search = Search::open(
                     self.group,
@@ -119,12 +110,12 @@ impl<'a> Taking<'a> {
                 );
                 let mut moved_on = false;
                 while !self.is_done() {
-                    let status = search.next()?;
-                    if status.is_empty() {
+                    let names = search.next()?;
+                    if names.is_empty() {
                         break;
                     }
                     let mut resolve = |partition: &str, took| search.resolve(partition, took);
-                    moved_on |= self.try_each(status, &taken, under, &mut resolve)?;
+                    moved_on |= self.try_each(names, &taken, under, &mut resolve)?;
                 }
                 search.close(!self.cursors.is_empty());
                 moved_on
@@ -150,19 +141,19 @@ impl<'a> Taking<'a> {
 
     fn try_each(
         &mut self,
-        status: Vec<Status>,
+        partitions: Vec<String>,
         taken: &Taken,
         under: &Under,
         resolve: &mut dyn FnMut(&str, bool),
     ) -> Result<bool> {
         let mut moved_on = false;
-        for status in status {
+        for partition in partitions {
             if self.is_done() {
                 break;
             }
-            match self.try_one(&status, taken, under)? {
-                Tried::Took => resolve(&status.partition, true),
-                Tried::Nothing => resolve(&status.partition, false),
+            match self.try_one(&partition, taken, under)? {
+                Tried::Took => resolve(&partition, true),
+                Tried::Nothing => resolve(&partition, false),
                 Tried::Locked => (),
                 Tried::MovedOn => moved_on = true,
             }
@@ -171,55 +162,40 @@ impl<'a> Taking<'a> {
     }
 
     /// Read without a lock; if there is something, lock, write the next state, deliver.
-    fn try_one(&mut self, status: &Status, taken: &Taken, under: &Under) -> Result<Tried> {
-        let cursor = match &status.located {
-            Some(located) => located.cursor.clone(),
+    fn try_one(&mut self, partition: &str, taken: &Taken, under: &Under) -> Result<Tried> {
+        let found = cursor::status(self.group.id, &self.group.start, partition, under)?;
+        let cursor = match &found {
+            Some((located, _)) => located.cursor.clone(),
             None => Cursor::new(self.group.start.clone()),
         };
-        if let Readiness::At(_) = cursor.readiness(self.now, self.identity.void_before) {
+        if let Readiness::At(_) = cursor.readiness(self.now, self.queue.identity.void_before) {
             return Ok(Tried::Nothing);
         }
-        let log = Log {
-            queue: self.queue.id,
-            partition: &status.partition,
-            start_at: self.group.start_at,
-        };
+        let log = Log { queue: self.queue.id, partition, start_at: self.group.start_at };
         let missing = self.wanted.batch - self.deliveries.len();
         let mut pop = Pop::begin(cursor, &taken.snapshot, missing);
-        let mut segments = read_log(&mut pop, &log, under);
+        let mut segments = read_log(&mut pop, &log, taken, under);
         if !pop.found_any() {
             return Ok(Tried::Nothing);
         }
-        let Some(located) = self.lock(status)? else {
-            return Ok(Tried::Locked);
+        let located = match found {
+            Some((located, place)) => match cursor::try_lock(&located, place, under)? {
+                Attempt::Locked => located,
+                Attempt::Taken => return Ok(Tried::Locked),
+                Attempt::MovedOn => return Ok(Tried::MovedOn),
+            },
+            None => match cursor::try_create(self.group.id, partition) {
+                Some(located) => located,
+                None => return Ok(Tried::Locked),
+            },
         };
         let lease = self.lease(&located);
         let Some(popped) = pop.finish(lease, self.now) else { return Ok(Tried::Nothing) };
-        if !self.write(&located, &popped)? {
-            return Ok(Tried::MovedOn);
-        }
+        self.write(&located, &popped);
         fetch_missing(&mut segments, &popped.taken, &log, under);
         self.cursors.push(located.id);
-        self.deliver(&status.partition, &popped, &segments, lease)?;
+        self.deliver(partition, &popped, &segments, lease)?;
         Ok(Tried::Took)
-    }
-
-    fn lock(&self, status: &Status) -> Result<Option<Located>> {
-        match &status.located {
-            Some(located) => {
-                Ok(cursor::try_lock(located.id, located.revision).then(|| located.clone()))
-            }
-            None => {
-                let id = cursor::try_create(self.group.id, &status.partition);
-                Ok(id.map(|id| Located {
-                    id,
-                    group: self.group.id,
-                    partition: status.partition.clone(),
-                    revision: 0,
-                    cursor: Cursor::default(),
-                }))
-            }
-        }
     }
 
     /// The lease for what is taken from this cursor; None with `auto_ack`.
@@ -241,18 +217,15 @@ impl<'a> Taking<'a> {
         Some((id, duration))
     }
 
-    fn write(&self, located: &Located, popped: &Popped) -> Result<bool> {
+    fn write(&self, located: &Located, popped: &Popped) {
         let notice = match popped.cursor.leases.is_empty() {
-            true => Notice::Ready { xid: snapshot::assign_xid(self.identity) },
+            true => Notice::Ready { xid: snapshot::assign_xid(self.queue.identity) },
             false => Notice::Leased,
         };
-        if !cursor::append(located, &popped.cursor, notice)? {
-            return Ok(false);
-        }
+        cursor::append(located, &popped.cursor, notice);
         for (lease, trace) in &popped.ended {
             receipt::insert(located.id, *lease, trace, self.now);
         }
-        Ok(true)
     }
 
     fn deliver(
@@ -287,12 +260,17 @@ impl<'a> Taking<'a> {
 const FIRST_SEGMENTS: usize = 8;
 
 /// Read the log until the pop has what it wants, or all there is.
-fn read_log(pop: &mut Pop<'_>, log: &Log<'_>, under: &Under) -> HashMap<u64, Stored> {
+fn read_log(
+    pop: &mut Pop<'_>,
+    log: &Log<'_>,
+    taken: &Taken,
+    under: &Under,
+) -> HashMap<u64, Stored> {
     let mut segments = HashMap::new();
     let mut limit = FIRST_SEGMENTS;
     while let Some(read) = pop.next_read() {
         let limit_now = limit.min(pop.missing());
-        let stored = log.read(&read, limit_now, under);
+        let stored = log.read(&read, limit_now, &taken.snapshot.holes, under);
         let found: Vec<_> = stored.iter().map(Stored::found).collect();
         pop.supply(&read, &found, stored.len() < limit_now);
         segments.extend(stored.into_iter().map(|segment| (segment.id(), segment)));

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio_postgres::types::ToSql;
 
 use crate::db::{Db, Session};
 use crate::job::System;
-use crate::payload::{POOL, Payloads, Size};
+use crate::payload::{POOL, Payload, Payloads, Size};
 
 const SESSIONS: usize = 4;
 /// Messages per statement, each of which is a transaction.
@@ -93,7 +92,7 @@ async fn chunk(
     queue: &str,
     backlog: Backlog,
     range: Range<u64>,
-    pool: &[Value],
+    pool: &[Payload],
 ) -> Result<()> {
     let pool_size = signed(POOL as u64)?;
     match system {

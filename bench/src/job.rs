@@ -168,7 +168,7 @@ impl Job {
         let mut text = BytesMut::new();
         for payload in p.batch(self.size, turn.spread(), batch) {
             // The payloads contain nothing that COPY would want to have escaped.
-            text.put_slice(payload.to_string().as_bytes());
+            text.put_slice(payload.text().as_bytes());
             text.put_u8(b'\n');
         }
         let sink = s.copy_in(&format!("COPY {} (payload) FROM STDIN", self.queue)).await?;

@@ -1,9 +1,13 @@
 //! The messages: JSON objects of a given size, all different, the same ones in every run.
 
+use std::error::Error;
+
+use bytes::{BufMut, BytesMut};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 use serde_json::{Value, json};
+use tokio_postgres::types::{IsNull, ToSql, Type, accepts, to_sql_checked};
 
 /// How many different payloads there are; a batch is a run of them.
 pub const POOL: usize = 1000;
@@ -35,10 +39,32 @@ impl Size {
     }
 }
 
+/// A message as JSON text, made once: the driver is to spend its time on the systems, not on JSON.
+#[derive(Debug)]
+pub struct Payload(Box<str>);
+
+impl Payload {
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl ToSql for Payload {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        const VERSION: u8 = 1;
+        out.put_u8(VERSION);
+        out.put_slice(self.0.as_bytes());
+        Ok(IsNull::No)
+    }
+
+    accepts!(JSONB);
+    to_sql_checked!();
+}
+
 /// Both pools of payloads.
 pub struct Payloads {
-    small: Vec<Value>,
-    large: Vec<Value>,
+    small: Vec<Payload>,
+    large: Vec<Payload>,
 }
 
 impl Payloads {
@@ -48,19 +74,19 @@ impl Payloads {
         Self { small: pool(Size::Small), large: pool(Size::Large) }
     }
 
-    pub fn pool(&self, size: Size) -> &[Value] {
+    pub fn pool(&self, size: Size) -> &[Payload] {
         match size {
             Size::Small => &self.small,
             Size::Large => &self.large,
         }
     }
 
-    pub fn one(&self, size: Size, n: u64) -> &Value {
+    pub fn one(&self, size: Size, n: u64) -> &Payload {
         &self.pool(size)[index(n)]
     }
 
     /// `count` payloads from the `n`th on, `count` being at most [`POOL`].
-    pub fn batch(&self, size: Size, n: u64, count: usize) -> &[Value] {
+    pub fn batch(&self, size: Size, n: u64, count: usize) -> &[Payload] {
         let from = index(n).min(POOL - count);
         &self.pool(size)[from..from + count]
     }
@@ -72,11 +98,11 @@ fn index(n: u64) -> usize {
 
 /// An order whose JSON text has this many bytes. The note is random, so that no store gains by
 /// compressing what real messages would not let it compress.
-fn order(n: usize, bytes: usize, rng: &mut StdRng) -> Value {
+fn order(n: usize, bytes: usize, rng: &mut StdRng) -> Payload {
     let bare = object(n, "");
     let missing = bytes.saturating_sub(bare.to_string().len());
     let note: String = (0..missing).map(|_| char::from(rng.random_range(b'a'..=b'z'))).collect();
-    object(n, &note)
+    Payload(object(n, &note).to_string().into())
 }
 
 fn object(n: usize, note: &str) -> Value {
@@ -91,7 +117,7 @@ mod tests {
     fn payloads_have_the_size_they_are_named_after() {
         let payloads = Payloads::generate();
         for size in [Size::Small, Size::Large] {
-            assert!(payloads.pool(size).iter().all(|p| p.to_string().len() == size.bytes()));
+            assert!(payloads.pool(size).iter().all(|p| p.text().len() == size.bytes()));
         }
     }
 

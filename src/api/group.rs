@@ -46,7 +46,7 @@ fn queen_subscribe(
             if found.group.is_some() {
                 return Ok(false);
             }
-            let new = Registration::prepare(group, found.queue.as_ref(), mode, found.identity)?;
+            let new = Registration::prepare(group, found.queue.as_ref(), mode, found.identity()?)?;
             Ok(new.write(queue, group, Patience::Wait).is_some())
         })
     })()

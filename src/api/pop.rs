@@ -157,7 +157,7 @@ fn attempt(
     let (Some(queue), Some(group)) = (&found.queue, &found.group) else { return Ok(Vec::new()) };
     // A partition that was moved on between the snapshot and the lock is looked at again.
     for _ in 0..MOVED_ON_LIMIT {
-        let mut take = Taking::new(&request.wanted, queue, group, &found, results);
+        let mut take = Taking::new(&request.wanted, queue, group, &found.discovery, results);
         let moved_on = Under::new_snapshot(|under| take.run(under))?;
         if take.took_any() || !moved_on {
             return Ok(take.into_deliveries());
@@ -174,7 +174,7 @@ fn register(
     last: bool,
     found: &mut ForPop,
 ) -> Result<()> {
-    let (queue, identity) = (found.queue.as_ref(), found.identity);
+    let (queue, identity) = (found.queue.as_ref(), found.identity()?);
     let registration = match std::mem::replace(newcomer, Newcomer::Settled) {
         Newcomer::Unknown => Registration::prepare(request.group, queue, request.mode, identity)?,
         Newcomer::Prepared(registration) => *registration,

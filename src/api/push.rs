@@ -17,11 +17,9 @@ use crate::datum::{Jsonb, JsonbArray, TextArray};
 use crate::error::{Code, Error, OrRaise, Result};
 use crate::settings;
 use crate::store::clock;
-use crate::store::identity::Identity;
-use crate::store::lookup;
 use crate::store::queue::{self, Queue};
 use crate::store::segment::{self, NewSegment};
-use crate::store::spi::connected;
+use crate::store::spi::{Under, connected};
 use crate::store::{admission, snapshot};
 
 /// A message to be pushed.
@@ -227,40 +225,33 @@ pub fn push(messages: Vec<Message>) -> Result<Vec<Pushed>> {
         places.entry((&message.queue, &message.partition)).or_default().push(at);
     }
     let mut pushed = vec![None; messages.len()];
-    let mut queues: HashMap<&str, (Identity, Queue)> = HashMap::new();
+    let mut queues: HashMap<&str, Queue> = HashMap::new();
     for ((name, partition), places) in places {
-        let (identity, queue) = match queues.remove(name) {
+        let queue = match queues.remove(name) {
             Some(known) => known,
             None => find_queue(name)?,
         };
         let wanted: Vec<&Message> = places.iter().map(|&at| &messages[at]).collect();
-        for (at, result) in places.iter().zip(push_to(&queue, identity, partition, &wanted)?) {
+        for (at, result) in places.iter().zip(push_to(&queue, partition, &wanted)?) {
             pushed[*at] = Some(result);
         }
-        queues.insert(name, (identity, queue));
+        queues.insert(name, queue);
     }
     Ok(pushed.into_iter().flatten().collect())
 }
 
 /// The queue, created where that is allowed.
-fn find_queue(name: &str) -> Result<(Identity, Queue)> {
-    match lookup::for_push(name)? {
-        (identity, Some(queue)) => Ok((identity, queue)),
-        (identity, None) if settings::auto_create() => {
-            Ok((identity, queue::find_or_create(name, clock::now())))
-        }
-        (_, None) => Err(Error::no_such_queue(name)),
+fn find_queue(name: &str) -> Result<Queue> {
+    match Under::new_snapshot(|under| queue::find(name, under))? {
+        Some(queue) => Ok(queue),
+        None if settings::auto_create() => queue::find_or_create(name, clock::now()),
+        None => Err(Error::no_such_queue(name)),
     }
 }
 
 /// Push to one partition.
-fn push_to(
-    queue: &Queue,
-    identity: Identity,
-    partition: &str,
-    messages: &[&Message],
-) -> Result<Vec<Pushed>> {
-    let xid = snapshot::assign_xid(identity);
+fn push_to(queue: &Queue, partition: &str, messages: &[&Message]) -> Result<Vec<Pushed>> {
+    let xid = snapshot::assign_xid(queue.identity);
     let now = clock::now();
     let mut batch = Batch::new(messages);
     batch.admit(queue, partition, now);
@@ -277,7 +268,7 @@ fn push_to(
             payloads: members.iter().map(|i| of(i).payload).collect(),
             transaction_ids: ids.clone().any(|id| id.is_some()).then(|| ids.collect()),
             headers: headers.clone().any(|h| h.is_some()).then(|| headers.collect()),
-        })?;
+        });
         batch.number(&members, segment);
         pgrx::check_for_interrupts!();
     }

@@ -135,9 +135,9 @@ struct Change {
 }
 
 fn configure(name: &str, change: Change) -> Result<Queue> {
-    queue::find_or_create(name, clock::now());
+    queue::find_or_create(name, clock::now())?;
     // Gone again in the meantime: deleted by a transaction that this one waited for.
-    let mut queue = queue::lock(name).ok_or_else(|| Error::no_such_queue(name))?;
+    let mut queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
     if change.reset {
         queue.options = Options::default();
     }
@@ -250,7 +250,7 @@ fn queen_delete_queue(queue: Option<&str>) -> i64 {
     (|| {
         let name = args::name("queue", queue)?;
         connected(|| {
-            let queue = queue::lock(name).ok_or_else(|| Error::no_such_queue(name))?;
+            let queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
             group::delete(&group::of_queue(name)?);
             dead_letter::delete_of_queue(name);
             queue::delete(&queue)

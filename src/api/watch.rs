@@ -92,7 +92,7 @@ impl Look<'_> {
     fn at(&self, queue: &str, name: &str, group: &Group) -> Result<Figures> {
         let mut figures =
             Figures { dead_letters: dead_letter::count(queue, name), ..Figures::default() };
-        let Some(queue) = queue::find(queue) else { return Ok(figures) };
+        let Some(queue) = queue::find(queue, self.under)? else { return Ok(figures) };
         let (_, found) = discovery::newest(group.id, self.under)?.unwrap_or_default();
         let mut left = Left { log: NewsOf { queue: queue.id, start_at: group.start_at }, found };
         let discovered = left.count(self.taken, self.under);
@@ -105,7 +105,7 @@ impl Look<'_> {
         }
         figures.pending = discovered.saturating_sub(settled);
         // Partitions that were heard of and never read.
-        for partition in &left.found.open {
+        for partition in left.found.open.iter() {
             let log = Log { queue: queue.id, partition, start_at: group.start_at };
             let oldest = log.oldest_from(group.start.position + 1, self.under);
             figures.oldest_pending = earlier(figures.oldest_pending, oldest);

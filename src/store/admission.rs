@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use pgrx::pg_sys;
 
 use super::clock::{At, Moment};
-use super::spi::{Statement, arg};
+use super::spi::{Columns, Statement, arg};
 
 // In order of the key, so that two calls with the same ids in another order don't deadlock. A row
 // that is not returned stands for its window: it is a duplicate, now locked by us.

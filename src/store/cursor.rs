@@ -8,7 +8,8 @@ use queen_engine::codec::encode;
 use queen_engine::cursor::{Cursor, Start};
 
 use super::clock::{self, At};
-use super::spi::{Arg, Row, Statement, Under, arg, one_snapshot_per_transaction};
+use super::spi::{Arg, Columns, Statement, Under, arg, one_snapshot_per_transaction};
+use super::table::{From, Index, Place, Table, Value};
 use super::{decode, receipt, signed, unsigned};
 use crate::error::{Error, Result};
 
@@ -22,77 +23,102 @@ pub struct Located {
     pub cursor: Cursor,
 }
 
-/// What is known of a partition for a group: its cursor, unless nobody has read it yet.
-#[derive(Clone, Debug)]
-pub struct Status {
-    pub partition: String,
-    pub located: Option<Located>,
-}
+static CURSORS: Table = Table(c"cursor");
+static BY_PARTITION: Index = Index { table: Table(c"cursor"), name: c"cursor_once" };
+static BY_ID: Index = Index { table: Table(c"cursor"), name: c"cursor_pkey" };
+static PROGRESS: Table = Table(c"progress");
+static REVISIONS: Index = Index { table: Table(c"progress"), name: c"progress_newest" };
 
-macro_rules! newest {
-    () => {
-        "LEFT JOIN LATERAL (SELECT revision, state FROM queen_mq.progress
-             WHERE cursor_id = c.id ORDER BY revision DESC LIMIT 1) AS p ON true"
-    };
-}
-pub(super) use newest;
-
-static STATUS: Statement = Statement::new(
-    concat!(
-        "SELECT wanted.partition, c.id, p.revision, p.state
-         FROM unnest($2) WITH ORDINALITY AS wanted(partition, place)
-         LEFT JOIN LATERAL (SELECT id FROM queen_mq.cursor
-             WHERE group_id = $1 AND partition = wanted.partition LIMIT 1) AS c ON true ",
-        newest!(),
-        " ORDER BY wanted.place"
-    ),
-    &[pg_sys::INT8OID, pg_sys::TEXTARRAYOID],
-);
-
-/// The state of each of `partitions` for `group`, in their order. `start`: of new cursors.
+/// What is known of a partition for a group: its cursor and where that row lies, unless nobody has
+/// read the partition yet.
 pub fn status(
     group: i64,
     start: &Start,
-    partitions: Vec<String>,
+    partition: &str,
     under: &Under,
-) -> Result<Vec<Status>> {
-    STATUS
-        .read(&[arg(group), arg(partitions)], under)
-        .map(|row| {
-            let partition: String = row.need(1);
-            let located = match row.get::<i64>(2) {
-                None => None,
-                Some(id) => Some(Located {
-                    id: unsigned(id),
-                    group,
-                    partition: partition.clone(),
-                    revision: row.get(3).unwrap_or(0),
-                    cursor: state(&row, 4, start)?,
-                }),
-            };
-            Ok(Status { partition, located })
-        })
-        .collect()
+) -> Result<Option<(Located, Place)>> {
+    let key = [Value::Int(group), Value::Text(partition)];
+    let found = BY_PARTITION.end(&key, From::Start, under, |row| (row.need(1), row.place()));
+    let Some((id, place)) = found else { return Ok(None) };
+    let (revision, cursor) = newest(id, start, under)?;
+    let partition = partition.to_owned();
+    Ok(Some((Located { id: unsigned(id), group, partition, revision, cursor }, place)))
 }
 
-pub(super) fn state(row: &Row, column: usize, start: &Start) -> Result<Cursor> {
+/// The newest revision of a cursor and its state; 0 and the start where there is none.
+fn newest(id: i64, start: &Start, under: &Under) -> Result<(i64, Cursor)> {
+    let read = |row: &_| (need_revision(row), state(row, 6, start));
+    match REVISIONS.end(&[Value::Int(id)], From::End, under, read) {
+        Some((revision, cursor)) => Ok((revision, cursor?)),
+        None => Ok((0, Cursor::new(start.clone()))),
+    }
+}
+
+fn need_revision(row: &impl Columns) -> i64 {
+    row.need(2)
+}
+
+fn state(row: &impl Columns, column: usize, start: &Start) -> Result<Cursor> {
     match row.get::<Vec<u8>>(column) {
         Some(bytes) => decode(&bytes, "the state of a cursor"),
         None => Ok(Cursor::new(start.clone())),
     }
 }
 
-// Looks once more before it locks: what was popped since the caller's snapshot is left alone.
-static TRY_LOCK: Statement = Statement::new(
-    "SELECT FROM queen_mq.cursor c WHERE c.id = $1
-       AND NOT EXISTS (SELECT FROM queen_mq.progress WHERE cursor_id = $1 AND revision > $2)
-     FOR NO KEY UPDATE SKIP LOCKED",
-    &[pg_sys::INT8OID, pg_sys::INT8OID],
-);
+/// The newest revision there is at this moment, also in REPEATABLE READ.
+fn latest_revision(cursor: u64) -> Result<i64> {
+    Under::latest_snapshot(|under| {
+        let key = [Value::Int(signed(cursor))];
+        Ok(REVISIONS.end(&key, From::End, under, need_revision).unwrap_or(0))
+    })
+}
 
-/// Lock the cursor unless somebody else has it, or has moved it on. Never waits.
-pub fn try_lock(cursor: u64, revision: i64) -> bool {
-    TRY_LOCK.run(&[arg(signed(cursor)), arg(revision)]).affected() == 1
+/// Whether `revision` is still the newest of its cursor: for hints, not for writing.
+pub(super) fn is_newest(cursor: i64, revision: i64, under: &Under) -> bool {
+    let newest = REVISIONS.end(&[Value::Int(cursor)], From::End, under, need_revision);
+    newest.is_none_or(|newest| newest <= revision)
+}
+
+/// The partition of a cursor.
+pub(super) fn partition_of(cursor: i64, under: &Under) -> Option<String> {
+    BY_ID.end(&[Value::Int(cursor)], From::Start, under, |row| row.need(3))
+}
+
+/// What became of an attempt to lock a cursor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    Locked,
+    /// Somebody else has it.
+    Taken,
+    /// It has a newer state than the caller saw. The lock may have been taken all the same.
+    MovedOn,
+}
+
+/// Lock the cursor unless somebody else has it, or has moved it on. Never waits. Looks before it
+/// locks, so that what was popped since the caller's snapshot is left alone, and once more after:
+/// the answer stands then. In REPEATABLE READ a newer state is an error.
+pub fn try_lock(at: &Located, place: Place, under: &Under) -> Result<Attempt> {
+    if latest_revision(at.id)? != at.revision {
+        return moved_on();
+    }
+    if !CURSORS.lock(place, false, under) {
+        return Ok(Attempt::Taken);
+    }
+    match latest_revision(at.id)? == at.revision {
+        true => Ok(Attempt::Locked),
+        false => moved_on(),
+    }
+}
+
+fn moved_on() -> Result<Attempt> {
+    match one_snapshot_per_transaction() {
+        true => Err(stale()),
+        false => Ok(Attempt::MovedOn),
+    }
+}
+
+fn stale() -> Error {
+    Error::conflict("The position of this consumer group")
 }
 
 static TRY_NAME: Statement = Statement::new(
@@ -108,42 +134,43 @@ static CREATE: Statement = Statement::new(
 
 /// Create the cursor, locked by being new. None where somebody else has just done so or is about
 /// to: an insert of the same key would wait for them.
-pub fn try_create(group: i64, partition: &str) -> Option<u64> {
+pub fn try_create(group: i64, partition: &str) -> Option<Located> {
     let free = TRY_NAME.run(&[arg(group), arg(partition)]).first()?.need::<bool>(1);
     if !free {
         return None;
     }
-    CREATE.run(&[arg(group), arg(partition)]).first().map(|row| unsigned(row.need(1)))
+    let id = CREATE.run(&[arg(group), arg(partition)]).first()?.need(1);
+    let partition = partition.to_owned();
+    Some(Located { id: unsigned(id), group, partition, revision: 0, cursor: Cursor::default() })
 }
 
-static LOCK: Statement = Statement::new(
-    "SELECT FROM queen_mq.cursor WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE",
-    &[pg_sys::INT8ARRAYOID],
-);
-
-/// Lock the cursors, ascending, waiting for whoever has them. Their states are to be read after
-/// this: by a statement with a snapshot from after the wait.
-pub fn lock(cursors: &[u64]) {
-    let ids: Vec<i64> = cursors.iter().copied().map(signed).collect();
-    LOCK.run(&[arg(ids)]);
+/// Lock the cursors, in the order given, which is ascending, waiting for whoever has them; those
+/// that are gone drop out. Their states are to be read after this, under a newer snapshot.
+pub fn lock(cursors: &[u64]) -> Result<Vec<(u64, i64, String)>> {
+    let mut locked = Vec::with_capacity(cursors.len());
+    for &id in cursors {
+        let found = Under::new_snapshot(|under| {
+            let read = |row: &super::table::Tuple| (row.need(2), row.need(3), row.place());
+            let found = BY_ID.end(&[Value::Int(signed(id))], From::Start, under, read);
+            Ok(found.filter(|(_, _, place)| CURSORS.lock(*place, true, under)))
+        })?;
+        locked.extend(found.map(|(group, partition, _)| (id, group, partition)));
+    }
+    Ok(locked)
 }
 
-static APPEND: Statement = Statement::new(
-    "INSERT INTO queen_mq.progress
-         (cursor_id, revision, group_id, settled, due_at, announced_xid, state)
-     SELECT $1, $2 + 1, $3, $4, $5, $6, $7
-     WHERE NOT EXISTS (SELECT FROM queen_mq.progress WHERE cursor_id = $1 AND revision > $2)
-     ON CONFLICT ON CONSTRAINT progress_newest DO NOTHING",
-    &[
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::TIMESTAMPTZOID,
-        pg_sys::INT8OID,
-        pg_sys::BYTEAOID,
-    ],
-);
+/// The newest states of locked cursors. In REPEATABLE READ one that is out of date is an error.
+pub fn locate(locked: Vec<(u64, i64, String)>, under: &Under) -> Result<Vec<Located>> {
+    let mut located = Vec::with_capacity(locked.len());
+    for (id, group, partition) in locked {
+        let (revision, cursor) = newest(signed(id), &Start::default(), under)?;
+        if one_snapshot_per_transaction() && latest_revision(id)? != revision {
+            return Err(stale());
+        }
+        located.push(Located { id, group, partition, revision, cursor });
+    }
+    Ok(located)
+}
 
 /// How the search for work learns of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,29 +182,23 @@ pub enum Notice {
     Ready { xid: u64 },
 }
 
-/// Write `state` as the revision after that of `at`, whose lock the caller holds. False: somebody
-/// else has written since `at` was read.
-pub fn append(at: &Located, state: &Cursor, notice: Notice) -> Result<bool> {
-    refuse_stale(at.id, at.revision)?;
+/// Write `state` as the revision after that of `at`, which is the newest and whose lock the caller
+/// holds.
+pub fn append(at: &Located, state: &Cursor, notice: Notice) {
     let due: Arg = state.due_at().and_then(|moment| arg(At(moment)));
     let announced = match notice {
         Notice::Leased => None,
         Notice::Ready { xid } => arg(signed(xid)),
     };
-    let written = APPEND.run(&[
+    PROGRESS.insert(&[
         arg(signed(at.id)),
-        arg(at.revision),
+        arg(at.revision + 1),
         arg(at.group),
-        arg(signed(state.settled)),
         due,
         announced,
         arg(encode(state)),
     ]);
-    if written.affected() == 0 {
-        return Ok(false);
-    }
     prune(at.id, at.revision + 1);
-    Ok(true)
 }
 
 /// Superseded revisions are deleted this many at a time, and this many are left.
@@ -197,33 +218,11 @@ fn prune(cursor: u64, revision: i64) {
     }
 }
 
-static NEWEST_REVISION: Statement = Statement::new(
-    "SELECT revision FROM queen_mq.progress WHERE cursor_id = $1 ORDER BY revision DESC LIMIT 1",
-    &[pg_sys::INT8OID],
-);
-
-/// In REPEATABLE READ what was read may be long out of date: then nothing may be written on top.
-pub(super) fn refuse_stale(cursor: u64, revision: i64) -> Result<()> {
-    if !one_snapshot_per_transaction() {
-        return Ok(());
-    }
-    let newest = Under::latest_snapshot(|under| {
-        let row = NEWEST_REVISION.read(&[arg(signed(cursor))], under).first();
-        Ok(row.map_or(0, |row| row.need(1)))
-    })?;
-    if newest == revision {
-        Ok(())
-    } else {
-        Err(Error::conflict("The position of this consumer group"))
-    }
-}
-
 static OF_GROUP: Statement = Statement::new(
-    concat!(
-        "SELECT c.id, c.partition, p.revision, p.state FROM queen_mq.cursor c ",
-        newest!(),
-        " WHERE c.group_id = $1 ORDER BY c.id"
-    ),
+    "SELECT c.id, c.partition, p.revision, p.state FROM queen_mq.cursor c
+     LEFT JOIN LATERAL (SELECT revision, state FROM queen_mq.progress
+         WHERE cursor_id = c.id ORDER BY revision DESC LIMIT 1) AS p ON true
+     WHERE c.group_id = $1 ORDER BY c.id",
     &[pg_sys::INT8OID],
 );
 

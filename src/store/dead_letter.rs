@@ -5,7 +5,7 @@ use queen_engine::message::MessageId;
 use queen_engine::settle::DeadLetter;
 
 use super::clock::{At, Moment};
-use super::spi::{Statement, arg};
+use super::spi::{Columns, Statement, arg};
 use super::{signed, unsigned};
 
 // The copy is made from the log by PostgreSQL; the payload does not pass through this process's

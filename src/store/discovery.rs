@@ -1,29 +1,27 @@
 //! `queen_mq.discovery`, and the three indexes that tell where there may be work.
 
-use pgrx::pg_sys;
+use pgrx::{IntoDatum, pg_sys};
 use queen_engine::codec::encode;
 use queen_engine::discovery::Discovery;
 
 use super::clock::{At, Moment};
-use super::spi::{Statement, Under, arg, one_snapshot_per_transaction};
-use super::{decode, signed, unsigned};
+use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
+use super::table::{From, Index, Table, Tuple, Value};
+use super::{cursor, decode, signed, unsigned};
 use crate::error::Result;
 
-static NEWEST: Statement = Statement::new(
-    "SELECT revision, state FROM queen_mq.discovery WHERE group_id = $1
-     ORDER BY revision DESC LIMIT 1",
-    &[pg_sys::INT8OID],
-);
+static STATES: Index = Index { table: Table(c"discovery"), name: c"discovery_newest" };
 
 /// The newest state and its revision; None when the group was registered and never searched.
 pub fn newest(group: i64, under: &Under) -> Result<Option<(i64, Discovery)>> {
-    match NEWEST.read(&[arg(group)], under).first() {
+    let read = |row: &Tuple| (row.need::<i64>(2), read(row.need(3)));
+    match STATES.end(&[Value::Int(group)], From::End, under, read) {
         None => Ok(None),
-        Some(row) => Ok(Some((row.need(1), read(row.need(2))?))),
+        Some((revision, state)) => Ok(Some((revision, state?))),
     }
 }
 
-pub(super) fn read(bytes: Vec<u8>) -> Result<Discovery> {
+fn read(bytes: Vec<u8>) -> Result<Discovery> {
     decode(&bytes, "the discovery state of a consumer group")
 }
 
@@ -56,6 +54,22 @@ pub fn append(group: i64, base: i64, state: &mut Discovery) -> i64 {
     written.map_or(base, |row| row.need(1))
 }
 
+/// "queen" in the upper half of the advisory lock's key.
+const LEAD: i64 = 0x7175_6565 << 32;
+
+/// Be the one who reads on for the group until the end of the transaction, if nobody is.
+pub fn try_lead(group: i64) -> bool {
+    let key = LEAD | (group & 0xffff_ffff);
+    // SAFETY: takes a bigint and returns a boolean.
+    let leads = unsafe {
+        pgrx::direct_function_call::<bool>(
+            pg_sys::pg_try_advisory_xact_lock_int8,
+            &[key.into_datum()],
+        )
+    };
+    leads.unwrap_or(false)
+}
+
 static ALL: Statement = Statement::new("SELECT state FROM queen_mq.discovery", &[]);
 
 /// The highest transaction id that any state stands at.
@@ -76,44 +90,7 @@ pub struct News {
     pub messages: u64,
 }
 
-// Messages from before the group's start_at do not count. Only groups that have one pay for the
-// look into the heap that this takes; for the others the index has everything.
-macro_rules! news {
-    ($count:literal, $which:literal, $types:expr) => {
-        Statement::new(
-            concat!(
-                "SELECT xid, partition, id, ",
-                $count,
-                " FROM queen_mq.segment WHERE queue_id = $1 AND ",
-                $which,
-                " ORDER BY xid, partition, id LIMIT $5"
-            ),
-            $types,
-        )
-    };
-}
-const KEY: &[pg_sys::Oid] =
-    &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::INT8OID, pg_sys::INT8OID];
-const KEY_SINCE: &[pg_sys::Oid] = &[
-    pg_sys::INT8OID,
-    pg_sys::INT8OID,
-    pg_sys::TEXTOID,
-    pg_sys::INT8OID,
-    pg_sys::INT8OID,
-    pg_sys::TIMESTAMPTZOID,
-];
-static NEWS: Statement = news!("n", "(xid, partition, id) > ($2, $3, $4)", KEY);
-static NEWS_OF: Statement = news!("n", "xid = $2 AND (partition, id) > ($3, $4)", KEY);
-static NEWS_SINCE: Statement = news!(
-    "CASE WHEN created_at >= $6 THEN n ELSE 0::smallint END",
-    "(xid, partition, id) > ($2, $3, $4)",
-    KEY_SINCE
-);
-static NEWS_OF_SINCE: Statement = news!(
-    "CASE WHEN created_at >= $6 THEN n ELSE 0::smallint END",
-    "xid = $2 AND (partition, id) > ($3, $4)",
-    KEY_SINCE
-);
+static NEWS: Index = Index { table: Table(c"segment"), name: c"segment_news" };
 
 /// Which segments to look at for news.
 pub struct NewsOf {
@@ -123,6 +100,7 @@ pub struct NewsOf {
 
 impl NewsOf {
     /// Segments of the queue after (xid, key), in order; or, `within`, those of that transaction.
+    /// Messages from before the group's start_at do not count.
     pub fn after(
         &self,
         xid: u64,
@@ -131,69 +109,43 @@ impl NewsOf {
         limit: usize,
         under: &Under,
     ) -> Vec<News> {
-        let mut args = vec![
-            arg(self.queue),
-            arg(signed(xid)),
-            arg(key.0.as_str()),
-            arg(signed(key.1)),
-            arg(limit as i64),
-        ];
-        let statement = match (within, self.start_at) {
-            (false, None) => &NEWS,
-            (true, None) => &NEWS_OF,
-            (false, Some(_)) => &NEWS_SINCE,
-            (true, Some(_)) => &NEWS_OF_SINCE,
+        let (queue, xid) = (Value::Int(self.queue), Value::Int(signed(xid)));
+        let (partition, segment) = (Value::Text(&key.0), Value::Int(signed(key.1)));
+        let read = |row: &Tuple| News {
+            xid: unsigned(row.need(3)),
+            partition: row.need(6),
+            segment: unsigned(row.need(2)),
+            messages: match self.start_at {
+                Some(at) if row.need::<At>(4).0 < at => 0,
+                _ => u64::from(row.need::<i16>(5) as u16),
+            },
         };
-        args.extend(self.start_at.map(|at| arg(At(at))));
-        statement
-            .read(&args, under)
-            .map(|row| News {
-                xid: unsigned(row.need(1)),
-                partition: row.need(2),
-                segment: unsigned(row.need(3)),
-                messages: u64::from(row.need::<i16>(4) as u16),
-            })
-            .collect()
+        match within {
+            true => NEWS.after(&[queue, xid], &[partition, segment], None, limit, under, read),
+            false => NEWS.after(&[queue], &[xid, partition, segment], None, limit, under, read),
+        }
     }
 }
 
-/// An announcement or a moment. The partition is there if it concerns the cursor's newest state.
+/// An announcement or a moment. The partition is there if it concerns the cursor's newest state: a
+/// row that a later revision superseded says nothing, whoever wrote that one said what there is.
 pub struct Hint<T> {
     pub at: T,
     pub cursor: u64,
     pub partition: Option<String>,
 }
 
-// A row that a later revision superseded says nothing: whoever wrote that one said what there is.
-macro_rules! if_newest {
-    () => {
-        "CASE WHEN NOT EXISTS (SELECT FROM queen_mq.progress n
-                               WHERE n.cursor_id = h.cursor_id AND n.revision > h.revision)
-              THEN (SELECT c.partition FROM queen_mq.cursor c WHERE c.id = h.cursor_id) END"
-    };
+impl<T> Hint<T> {
+    /// From (what it is ordered by, cursor, revision).
+    fn new((at, cursor, revision): (T, i64, i64), under: &Under) -> Self {
+        let names = cursor::is_newest(cursor, revision, under);
+        let partition = if names { cursor::partition_of(cursor, under) } else { None };
+        Hint { at, cursor: unsigned(cursor), partition }
+    }
 }
 
-static ANNOUNCED: Statement = Statement::new(
-    concat!(
-        "SELECT h.announced_xid, h.cursor_id, ",
-        if_newest!(),
-        " FROM (SELECT announced_xid, cursor_id, revision FROM queen_mq.progress
-               WHERE group_id = $1 AND announced_xid IS NOT NULL
-                 AND (announced_xid, cursor_id) > ($2, $3)
-               ORDER BY announced_xid, cursor_id LIMIT $4) AS h"
-    ),
-    &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID],
-);
-static ANNOUNCED_BY: Statement = Statement::new(
-    concat!(
-        "SELECT h.announced_xid, h.cursor_id, ",
-        if_newest!(),
-        " FROM (SELECT announced_xid, cursor_id, revision FROM queen_mq.progress
-               WHERE group_id = $1 AND announced_xid = $2 AND cursor_id > $3
-               ORDER BY announced_xid, cursor_id LIMIT $4) AS h"
-    ),
-    &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID],
-);
+static ANNOUNCED: Index = Index { table: Table(c"progress"), name: c"progress_announced" };
+static DUE: Index = Index { table: Table(c"progress"), name: c"progress_due" };
 
 /// Announcements to the group after (xid, cursor), in order; or, `within`, those of that
 /// transaction.
@@ -205,34 +157,15 @@ pub fn announced(
     limit: usize,
     under: &Under,
 ) -> Vec<Hint<u64>> {
-    let statement = if within { &ANNOUNCED_BY } else { &ANNOUNCED };
-    statement
-        .read(&[arg(group), arg(signed(xid)), arg(signed(cursor)), arg(limit as i64)], under)
-        .map(|row| Hint {
-            at: unsigned(row.need(1)),
-            cursor: unsigned(row.need(2)),
-            partition: row.get(3),
-        })
-        .collect()
+    let (group, xid) = (Value::Int(group), Value::Int(signed(xid)));
+    let cursor = Value::Int(signed(cursor));
+    let read = |row: &Tuple| (unsigned(row.need(5)), row.need(1), row.need(2));
+    let rows = match within {
+        true => ANNOUNCED.after(&[group, xid], &[cursor], None, limit, under, read),
+        false => ANNOUNCED.after(&[group], &[xid, cursor], None, limit, under, read),
+    };
+    rows.into_iter().map(|row| Hint::new(row, under)).collect()
 }
-
-static DUE: Statement = Statement::new(
-    concat!(
-        "SELECT h.due_at, h.cursor_id, ",
-        if_newest!(),
-        " FROM (SELECT due_at, cursor_id, revision FROM queen_mq.progress
-               WHERE group_id = $1 AND due_at IS NOT NULL
-                 AND (due_at, cursor_id) > ($2, $3) AND due_at <= $4
-               ORDER BY due_at, cursor_id LIMIT $5) AS h"
-    ),
-    &[
-        pg_sys::INT8OID,
-        pg_sys::TIMESTAMPTZOID,
-        pg_sys::INT8OID,
-        pg_sys::TIMESTAMPTZOID,
-        pg_sys::INT8OID,
-    ],
-);
 
 /// Moments of the group after `from` that have come by `now`, in order.
 pub fn due(
@@ -242,14 +175,10 @@ pub fn due(
     limit: usize,
     under: &Under,
 ) -> Vec<Hint<Moment>> {
-    DUE.read(
-        &[arg(group), arg(At(from.0)), arg(signed(from.1)), arg(At(now)), arg(limit as i64)],
-        under,
-    )
-    .map(|row| Hint {
-        at: row.need::<At>(1).0,
-        cursor: unsigned(row.need(2)),
-        partition: row.get(3),
-    })
-    .collect()
+    let after = [Value::Time(from.0), Value::Int(signed(from.1))];
+    let read = |row: &Tuple| (row.need::<At>(4).0, row.need(1), row.need(2));
+    DUE.after(&[Value::Int(group)], &after, Some(Value::Time(now)), limit, under, read)
+        .into_iter()
+        .map(|row| Hint::new(row, under))
+        .collect()
 }

@@ -6,7 +6,8 @@ use queen_engine::cursor::Start;
 
 use super::clock::{At, Moment};
 use super::decode;
-use super::spi::{Row, Statement, Under, arg};
+use super::spi::{Columns, Statement, Under, arg};
+use super::table::{From, Index, Table, Value};
 use crate::error::Result;
 
 /// The name under which queue mode is stored: no group can be called so.
@@ -23,33 +24,47 @@ pub struct Group {
 }
 
 static FIND_ALL: Statement = Statement::new(
-    "SELECT id, registered_at, start_at, start FROM queen_mq.consumer_group WHERE queue = $1",
+    "SELECT id, queue, name, registered_at, start_at, start FROM queen_mq.consumer_group
+     WHERE queue = $1",
     &[pg_sys::TEXTOID],
 );
 
-/// Read the columns of a group from `first` on.
-pub(super) fn read(row: &Row, first: usize) -> Result<Group> {
+/// A row of the table.
+fn read(row: &impl Columns) -> Result<Group> {
     Ok(Group {
-        id: row.need(first),
-        registered_at: row.need::<At>(first + 1).0,
-        start_at: row.get::<At>(first + 2).map(|at| at.0),
-        start: decode(&row.need::<Vec<u8>>(first + 3), "the start of a consumer group")?,
+        id: row.need(1),
+        registered_at: row.need::<At>(4).0,
+        start_at: row.get::<At>(5).map(|at| at.0),
+        start: decode(&row.need::<Vec<u8>>(6), "the start of a consumer group")?,
     })
 }
 
+static BY_NAME: Index = Index { table: Table(c"consumer_group"), name: c"consumer_group_once" };
+static BY_ID: Index = Index { table: Table(c"consumer_group"), name: c"consumer_group_pkey" };
+
+/// The group of this queue and name, if it is registered.
+pub fn find(queue: &str, name: &str, under: &Under) -> Result<Option<Group>> {
+    BY_NAME.end(&[Value::Text(queue), Value::Text(name)], From::Start, under, read).transpose()
+}
+
+/// The queue's name of the group of this id.
+pub fn queue_of(group: i64, under: &Under) -> Option<String> {
+    BY_ID.end(&[Value::Int(group)], From::Start, under, |row| row.need(2))
+}
+
 static ALL: Statement = Statement::new(
-    "SELECT id, registered_at, start_at, start, queue, name FROM queen_mq.consumer_group
+    "SELECT id, queue, name, registered_at, start_at, start FROM queen_mq.consumer_group
      ORDER BY queue, name",
     &[],
 );
 
 /// Every group with its queue's name and its own.
 pub fn all(under: &Under) -> Result<Vec<(String, String, Group)>> {
-    ALL.read(&[], under).map(|row| Ok((row.need(5), row.need(6), read(&row, 1)?))).collect()
+    ALL.read(&[], under).map(|row| Ok((row.need(2), row.need(3), read(&row)?))).collect()
 }
 
 pub fn of_queue(queue: &str) -> Result<Vec<Group>> {
-    FIND_ALL.run(&[arg(queue)]).map(|row| read(&row, 1)).collect()
+    FIND_ALL.run(&[arg(queue)]).map(|row| read(&row)).collect()
 }
 
 /// What to do about a transaction that is registering the same group.

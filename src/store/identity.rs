@@ -9,7 +9,7 @@ use pgrx::pg_sys;
 
 use super::clock::{self, At, Moment};
 use super::discovery;
-use super::spi::{Row, Statement, arg};
+use super::spi::{Arg, Columns, Statement, arg};
 use super::{signed, unsigned};
 use crate::error::Result;
 
@@ -42,6 +42,14 @@ static ADOPT: Statement = Statement::new(
      VALUES ($1, $2, $3, $4)",
     &[pg_sys::INT8OID, pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
 );
+static ADOPT_QUEUES: Statement = Statement::new(
+    "UPDATE queen_mq.queue SET system_identifier = $1, xid_offset = $2, restored_at = $3",
+    &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
+);
+static FOREIGN_QUEUE: Statement = Statement::new(
+    "SELECT FROM queen_mq.queue WHERE system_identifier <> $1 LIMIT 1",
+    &[pg_sys::INT8OID],
+);
 static END_LEASES: Statement = Statement::new(
     "UPDATE queen_mq.progress SET due_at = $1 WHERE due_at > $1 AND announced_xid IS NULL",
     &[pg_sys::TIMESTAMPTZOID],
@@ -61,13 +69,29 @@ pub(super) fn own() -> i64 {
     unsafe { pg_sys::GetSystemIdentifier() as i64 }
 }
 
-/// A row of the newest generation, its first three columns as in NEWEST; None if another cluster
-/// wrote it.
-pub(super) fn read(row: &Row) -> Option<Identity> {
-    (row.get::<i64>(1)? == own()).then(|| Identity {
-        xid_offset: unsigned(row.need(2)),
-        void_before: row.get::<At>(3).map_or(Moment::MIN, |at| at.0),
+/// Read system_identifier, xid_offset and restored_at from column `first` on; None if another
+/// cluster wrote them.
+pub(super) fn read(row: &impl Columns, first: usize) -> Option<Identity> {
+    (row.get::<i64>(first)? == own()).then(|| Identity {
+        xid_offset: unsigned(row.need(first + 1)),
+        void_before: row.get::<At>(first + 2).map_or(Moment::MIN, |at| at.0),
     })
+}
+
+/// The identity in force, where a queue was found that another cluster wrote.
+pub(super) fn of_foreign_queue() -> Result<Identity> {
+    rebase()
+}
+
+impl Identity {
+    /// Transaction ids as they are; no lease is void.
+    pub(super) const PLAIN: Self = Self { xid_offset: 0, void_before: Moment::MIN };
+
+    /// As parameters: system_identifier, xid_offset, restored_at.
+    pub(super) fn args(self) -> [Arg; 3] {
+        let restored_at = (self.void_before != Moment::MIN).then_some(At(self.void_before));
+        [arg(own()), arg(signed(self.xid_offset)), restored_at.and_then(arg)]
+    }
 }
 
 /// The newest row if it is this cluster's, and the highest generation.
@@ -75,13 +99,15 @@ fn newest() -> (Option<Identity>, i32) {
     let Some(row) = NEWEST.run(&[arg(own())]).first() else {
         return (None, 0);
     };
-    (read(&row), row.need(4))
+    (read(&row, 1), row.need(4))
 }
 
 fn rebase() -> Result<Identity> {
     LOCK.run(&[]);
     let (found, generation) = newest();
-    if let Some(identity) = found {
+    if let Some(identity) = found
+        && FOREIGN_QUEUE.run(&[arg(own())]).affected() == 0
+    {
         return Ok(identity);
     }
     // SAFETY: reads the next transaction id.
@@ -90,8 +116,9 @@ fn rebase() -> Result<Identity> {
     let highest = stored.max(discovery::highest_xid()?);
     let now = clock::now();
     let identity = Identity { xid_offset: (highest + GAP).saturating_sub(next), void_before: now };
-    let offset = signed(identity.xid_offset);
-    ADOPT.run(&[arg(own()), arg(generation + 1), arg(offset), arg(At(now))]);
+    let [own, offset, at] = identity.args();
+    ADOPT.run(&[own, arg(generation + 1), offset, at]);
+    ADOPT_QUEUES.run(&[own, offset, at]);
     // Their deadlines are void: make them due, so that the search comes by.
     END_LEASES.run(&[arg(At(now))]);
     Ok(identity)

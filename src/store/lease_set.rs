@@ -2,7 +2,7 @@
 
 use pgrx::pg_sys;
 
-use super::spi::{Statement, arg};
+use super::spi::{Columns, Statement, arg};
 use super::{signed, unsigned};
 
 static DRAW: Statement = Statement::new(

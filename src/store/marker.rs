@@ -23,7 +23,7 @@ use queen_engine::kv::{
 
 use crate::datum::{Jsonb, Numeric, ResultContext};
 use crate::error::{Code, Error, Result};
-use crate::store::spi::{self, Row, Statement, Under, arg};
+use crate::store::spi::{self, Columns, Row, Statement, Under, arg};
 
 static FIND: Statement = Statement::new(
     "SELECT version, expires_at, value FROM queen_mq.marker WHERE ns = $1 AND key = $2",

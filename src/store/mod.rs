@@ -15,6 +15,7 @@ pub mod receipt;
 pub mod segment;
 pub mod snapshot;
 pub mod spi;
+mod table;
 
 use queen_engine::codec;
 use serde::de::DeserializeOwned;

@@ -4,7 +4,9 @@ use pgrx::datum::Interval;
 use pgrx::{IntoDatum, pg_sys};
 
 use super::clock::{At, HOUR, Moment, SECOND, micros};
-use super::spi::{Arg, Row, Statement, arg};
+use super::identity::{self, Identity};
+use super::spi::{Arg, Columns, Statement, Under, arg};
+use super::table::{From, Index, Table, Tuple, Value};
 use crate::error::{Error, Result};
 
 /// A queue's options as set; None is the default.
@@ -24,6 +26,8 @@ pub struct Options {
 pub struct Queue {
     pub id: i64,
     pub created_at: Moment,
+    /// How transaction ids are stored.
+    pub identity: Identity,
     pub options: Options,
 }
 
@@ -70,24 +74,29 @@ fn length(option: Option<Interval>, default: i64) -> i64 {
     option.and_then(micros).unwrap_or(default)
 }
 
+// As sql/tables.sql has them.
 macro_rules! columns {
     () => {
-        "q.id, q.created_at, q.lease_time, q.retry_limit, q.retry_delay, q.retry_backoff,
-         q.retry_delay_max, q.on_exhausted, q.dedup_window"
+        "id, name, created_at, system_identifier, xid_offset, restored_at, lease_time, retry_limit,
+         retry_delay, retry_backoff, retry_delay_max, on_exhausted, dedup_window"
     };
 }
-pub(super) use columns;
 
-static FIND: Statement = Statement::new(
-    concat!("SELECT ", columns!(), " FROM queen_mq.queue q WHERE q.name = $1"),
-    &[pg_sys::TEXTOID],
-);
+static BY_NAME: Index = Index { table: Table(c"queue"), name: c"queue_name_key" };
 static CREATE: Statement = Statement::new(
-    "INSERT INTO queen_mq.queue (name, created_at) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING",
-    &[pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],
+    "INSERT INTO queen_mq.queue
+         (name, created_at, system_identifier, xid_offset, restored_at)
+     VALUES ($1, $2, $3, $4, $5) ON CONFLICT (name) DO NOTHING",
+    &[
+        pg_sys::TEXTOID,
+        pg_sys::TIMESTAMPTZOID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::TIMESTAMPTZOID,
+    ],
 );
 static LOCK: Statement = Statement::new(
-    concat!("SELECT ", columns!(), " FROM queen_mq.queue q WHERE q.name = $1 FOR UPDATE"),
+    concat!("SELECT ", columns!(), " FROM queen_mq.queue WHERE name = $1 FOR UPDATE"),
     &[pg_sys::TEXTOID],
 );
 static UPDATE: Statement = Statement::new(
@@ -106,45 +115,56 @@ static UPDATE: Statement = Statement::new(
     ],
 );
 
-/// Read the columns of a queue from `first` on; None where it is the empty side of a join.
-pub(super) fn read(row: &Row, first: usize) -> Option<Queue> {
-    Some(Queue {
-        id: row.get(first)?,
-        created_at: row.need::<At>(first + 1).0,
+/// A row of the table; the identity is None if another cluster wrote it.
+fn read(row: &impl Columns) -> (Option<Identity>, Queue) {
+    let identity = identity::read(row, 4);
+    let queue = Queue {
+        id: row.need(1),
+        created_at: row.need::<At>(3).0,
+        identity: identity.unwrap_or(Identity::PLAIN),
         options: Options {
-            lease_time: row.get(first + 2),
-            retry_limit: row.get(first + 3),
-            retry_delay: row.get(first + 4),
-            retry_backoff: row.get(first + 5),
-            retry_delay_max: row.get(first + 6),
-            on_exhausted: row.get(first + 7),
-            dedup_window: row.get(first + 8),
+            lease_time: row.get(7),
+            retry_limit: row.get(8),
+            retry_delay: row.get(9),
+            retry_backoff: row.get(10),
+            retry_delay_max: row.get(11),
+            on_exhausted: row.get(12),
+            dedup_window: row.get(13),
         },
-    })
+    };
+    (identity, queue)
 }
 
-/// How many columns a queue has.
-pub(super) const COLUMNS: usize = 9;
+/// With the identity in force, where another cluster wrote the row.
+fn adopted((identity, mut queue): (Option<Identity>, Queue)) -> Result<Queue> {
+    if identity.is_none() {
+        queue.identity = identity::of_foreign_queue()?;
+    }
+    Ok(queue)
+}
 
-pub fn find(name: &str) -> Option<Queue> {
-    FIND.run(&[arg(name)]).first().and_then(|row| read(&row, 1))
+/// The queue of this name, if there is one.
+pub fn find(name: &str, under: &Under) -> Result<Option<Queue>> {
+    let found = BY_NAME.end(&[Value::Text(name)], From::Start, under, |row: &Tuple| read(row));
+    found.map(adopted).transpose()
 }
 
 /// The queue, created with the defaults if it is not there. Waits for a transaction that is
 /// creating it.
-pub fn find_or_create(name: &str, now: Moment) -> Queue {
+pub fn find_or_create(name: &str, now: Moment) -> Result<Queue> {
     loop {
-        if let Some(queue) = find(name) {
-            return queue;
+        if let Some(queue) = Under::new_snapshot(|under| find(name, under))? {
+            return Ok(queue);
         }
-        CREATE.run(&[arg(name), arg(At(now))]);
+        let [own, offset, restored_at] = identity::current()?.args();
+        CREATE.run(&[arg(name), arg(At(now)), own, offset, restored_at]);
         pgrx::check_for_interrupts!();
     }
 }
 
 /// The queue, locked against a concurrent change of its options.
-pub fn lock(name: &str) -> Option<Queue> {
-    LOCK.run(&[arg(name)]).first().and_then(|row| read(&row, 1))
+pub fn lock(name: &str) -> Result<Option<Queue>> {
+    LOCK.run(&[arg(name)]).first().map(|row| adopted(read(&row))).transpose()
 }
 
 pub fn update(queue: &Queue) {

@@ -7,21 +7,16 @@ use queen_engine::lease::LeaseId;
 use queen_engine::receipt::Receipt;
 
 use super::clock::{At, HOUR, Moment};
-use super::spi::{Statement, arg};
+use super::spi::{Columns, Statement, Under, arg};
+use super::table::{From, Index, Table, Value};
 use super::{decode, signed};
 use crate::error::Result;
 
 /// A receipt answers a repeated ack for at least this long.
 const KEPT: i64 = HOUR;
 
-static INSERT: Statement = Statement::new(
-    "INSERT INTO queen_mq.receipt (cursor_id, lease_id, ended_at, body) VALUES ($1, $2, $3, $4)",
-    &[pg_sys::INT8OID, pg_sys::UUIDOID, pg_sys::TIMESTAMPTZOID, pg_sys::BYTEAOID],
-);
-static FIND: Statement = Statement::new(
-    "SELECT body FROM queen_mq.receipt WHERE cursor_id = $1 AND lease_id = $2",
-    &[pg_sys::INT8OID, pg_sys::UUIDOID],
-);
+static RECEIPTS: Table = Table(c"receipt");
+static BY_LEASE: Index = Index { table: Table(c"receipt"), name: c"receipt_once" };
 
 // Leases are given in the order of their ids. The lower bound keeps the scan away from the end of
 // the index where rows die; what is older on a cursor that went quiet is the sweep's.
@@ -41,7 +36,7 @@ pub fn prune(cursor: u64, now: Moment) {
 }
 
 pub fn insert(cursor: u64, lease: LeaseId, receipt: &Receipt, now: Moment) {
-    INSERT.run(&[
+    RECEIPTS.insert(&[
         arg(signed(cursor)),
         arg(Uuid::from_bytes(lease.0)),
         arg(At(now)),
@@ -49,7 +44,11 @@ pub fn insert(cursor: u64, lease: LeaseId, receipt: &Receipt, now: Moment) {
     ]);
 }
 
-pub fn find(cursor: u64, lease: LeaseId) -> Result<Option<Receipt>> {
-    let row = FIND.run(&[arg(signed(cursor)), arg(Uuid::from_bytes(lease.0))]).first();
-    row.map(|row| decode(&row.need::<Vec<u8>>(1), "the receipt of a lease")).transpose()
+pub fn find(cursor: u64, lease: LeaseId, under: &Under) -> Result<Option<Receipt>> {
+    let key = [Value::Int(signed(cursor)), Value::Uuid(&lease.0)];
+    BY_LEASE
+        .end(&key, From::Start, under, |row| {
+            decode(&row.need::<Vec<u8>>(4), "the receipt of a lease")
+        })
+        .transpose()
 }

@@ -1,12 +1,15 @@
 //! `queen_mq.segment`: the log.
 
+use std::ops::ControlFlow;
+
 use pgrx::{FromDatum, pg_sys};
 use queen_engine::holes::Holes;
 use queen_engine::message::{MessageId, Spans};
 use queen_engine::pop::{Found, Read};
 
 use super::clock::{At, Moment};
-use super::spi::{Arg, Row, Statement, Under, arg};
+use super::spi::{Arg, Columns, Statement, Under, arg};
+use super::table::{self, From, Held, Index, Key, Table, Tuple, Value};
 use super::{signed, unsigned};
 use crate::datum::{Jsonb, JsonbArray, TextArray};
 use crate::error::{Error, Result};
@@ -15,23 +18,7 @@ static DRAW: Statement = Statement::new(
     "SELECT pg_catalog.nextval('queen_mq.segment_id') FROM pg_catalog.generate_series(1, $1)",
     &[pg_sys::INT4OID],
 );
-static APPEND: Statement = Statement::new(
-    "INSERT INTO queen_mq.segment
-         (queue_id, id, xid, created_at, n, partition, payloads, transaction_ids, headers)
-     VALUES ($1, coalesce($2, pg_catalog.nextval('queen_mq.segment_id')), $3, $4,
-             cardinality($6)::smallint, $5, $6, $7, $8)
-     RETURNING id",
-    &[
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::TIMESTAMPTZOID,
-        pg_sys::TEXTOID,
-        pg_sys::JSONBARRAYOID,
-        pg_sys::TEXTARRAYOID,
-        pg_sys::JSONBARRAYOID,
-    ],
-);
+static SEGMENTS: Table = Table(c"segment");
 
 /// Draw `count` segment ids, ascending. The transaction must have its xid.
 pub fn draw_ids(count: i32) -> Vec<u64> {
@@ -52,109 +39,71 @@ pub struct NewSegment<'a> {
 }
 
 /// Write a segment; returns its id.
-pub fn append(segment: NewSegment<'_>) -> Result<u64> {
-    let written = APPEND.run(&[
+pub fn append(segment: NewSegment<'_>) -> u64 {
+    let id = segment.id.unwrap_or_else(|| unsigned(table::draw(c"segment_id")));
+    SEGMENTS.insert(&[
         arg(segment.queue),
-        segment.id.and_then(|id| arg(signed(id))),
+        arg(signed(id)),
         arg(signed(segment.xid)),
         arg(At(segment.created_at)),
+        arg(segment.payloads.len() as i16),
         arg(segment.partition),
         arg(segment.payloads),
         segment.transaction_ids.and_then(arg),
         segment.headers.and_then(arg),
     ]);
-    let row = written.first().ok_or_else(|| Error::corrupt("a segment was not written"))?;
-    Ok(unsigned(row.need(1)))
+    id
 }
 
-// The two reads of a pop return the arrays as they lie in the table: nothing is unpacked before
-// it is known to be wanted.
-macro_rules! late {
-    ($holes:literal, $xid:literal, $types:expr) => {
-        Statement::new(
-            concat!(
-                "SELECT s.id, s.n, s.created_at, s.payloads, s.transaction_ids, s.headers FROM ",
-                $holes,
-                " CROSS JOIN LATERAL (
-                     SELECT * FROM queen_mq.segment
-                     WHERE queue_id = $1 AND ",
-                $xid,
-                " AND partition = $2 AND id > $3 AND id <= $4
-                       AND ($6 IS NULL OR created_at >= $6)
-                     ORDER BY id LIMIT $5) AS s
-                 ORDER BY s.id LIMIT $5"
-            ),
-            $types,
-        )
-    };
-}
-// By transaction, so that it takes one descent of the index for each.
-static LATE: Statement = late!(
-    "unnest($7) AS hole(xid)",
-    "xid = hole.xid",
-    &[
-        pg_sys::INT8OID,
-        pg_sys::TEXTOID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::TIMESTAMPTZOID,
-        pg_sys::INT8ARRAYOID,
-    ]
-);
-// When they are too many to be listed: after a pop in REPEATABLE READ with an old snapshot.
-static LATE_IN_RANGES: Statement = late!(
-    "unnest($7, $8) AS hole(low, high)",
-    "xid >= hole.low AND xid < hole.high",
-    &[
-        pg_sys::INT8OID,
-        pg_sys::TEXTOID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::TIMESTAMPTZOID,
-        pg_sys::INT8ARRAYOID,
-        pg_sys::INT8ARRAYOID,
-    ]
-);
-const LISTED: u64 = 4096;
-static BEYOND: Statement = Statement::new(
-    "SELECT id, n, created_at, payloads, transaction_ids, headers FROM queen_mq.segment
-     WHERE queue_id = $1 AND partition = $2 AND id > $3 AND ($5 IS NULL OR created_at >= $5)
-     ORDER BY id LIMIT $4",
-    &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
-);
-static NAMED: Statement = Statement::new(
-    "SELECT id, n, created_at, payloads, transaction_ids, headers FROM queen_mq.segment
-     WHERE queue_id = $1 AND partition = $2 AND id = ANY ($3)",
-    &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::INT8ARRAYOID],
-);
+static NEWS: Index = Index { table: Table(c"segment"), name: c"segment_news" };
+static IN_ORDER: Index = Index { table: Table(c"segment"), name: c"segment_in_order" };
 
-/// A segment read from the log, its contents still packed.
+/// A segment read from the log, its contents still packed: as they lie in the table.
 #[derive(Clone, Copy)]
 pub struct Stored {
-    row: Row,
+    id: u64,
+    messages: u16,
+    created_at: Moment,
+    payloads: Held,
+    transaction_ids: Held,
+    headers: Held,
 }
 
 impl Stored {
+    /// From a row of the table.
+    fn of(row: &Tuple) -> Self {
+        Self {
+            id: unsigned(row.need(2)),
+            messages: row.need::<i16>(5) as u16,
+            created_at: row.need::<At>(4).0,
+            payloads: Held::of(row, 7),
+            transaction_ids: Held::of(row, 8),
+            headers: Held::of(row, 9),
+        }
+    }
+
     pub fn id(&self) -> u64 {
-        unsigned(self.row.need(1))
+        self.id
     }
 
     pub fn found(&self) -> Found {
-        Found { segment: self.id(), messages: self.row.need::<i16>(2) as u16 }
+        Found { segment: self.id, messages: self.messages }
     }
 
     pub fn created_at(&self) -> Moment {
-        self.row.need::<At>(3).0
+        self.created_at
     }
 
     /// Its messages, unpacked into the memory context that is current.
     pub fn unpack(&self) -> Unpacked {
         Unpacked {
-            payloads: self.row.get(4).and_then(JsonbArray::elements).unwrap_or_default(),
-            transaction_ids: self.row.get(5).and_then(TextArray::elements).unwrap_or_default(),
-            headers: self.row.get(6).and_then(JsonbArray::elements).unwrap_or_default(),
+            payloads: self.payloads.get().and_then(JsonbArray::elements).unwrap_or_default(),
+            transaction_ids: self
+                .transaction_ids
+                .get()
+                .and_then(TextArray::elements)
+                .unwrap_or_default(),
+            headers: self.headers.get().and_then(JsonbArray::elements).unwrap_or_default(),
         }
     }
 }
@@ -193,58 +142,114 @@ pub struct Log<'a> {
     pub start_at: Option<Moment>,
 }
 
+/// A read of late segments: as `Read::Late`, and the transactions that are still not visible.
+struct Late<'a> {
+    from: &'a Holes,
+    running: &'a Holes,
+    after: u64,
+    upto: u64,
+}
+
 impl Log<'_> {
-    /// Carry out a pop's read, `limit` segments at most.
-    pub fn read(&self, read: &Read, limit: usize, under: &Under) -> Vec<Stored> {
-        let start_at = self.start_at.and_then(|at| arg(At(at)));
-        let rows = match read {
-            Read::Beyond { after } => BEYOND.read(
-                &[
-                    arg(self.queue),
-                    arg(self.partition),
-                    arg(signed(*after)),
-                    arg(limit as i64),
-                    start_at,
-                ],
-                under,
-            ),
+    /// Carry out a pop's read, `limit` segments at most. `running`: transactions not visible.
+    pub fn read(&self, read: &Read, limit: usize, running: &Holes, under: &Under) -> Vec<Stored> {
+        match read {
+            Read::Beyond { after } => self.beyond(*after, limit, under),
             Read::Late { from, after, upto } => {
-                let mut args = vec![
-                    arg(self.queue),
-                    arg(self.partition),
-                    arg(signed(*after)),
-                    arg(signed(*upto)),
-                    arg(limit as i64),
-                    start_at,
-                ];
-                match from.listed(LISTED) {
-                    Some(xids) => {
-                        args.push(arg(xids.into_iter().map(signed).collect::<Vec<i64>>()));
-                        LATE.read(&args, under)
-                    }
-                    None => {
-                        args.extend(bounds(from));
-                        LATE_IN_RANGES.read(&args, under)
-                    }
-                }
+                let late = Late { from, running, after: *after, upto: *upto };
+                self.segments_of(&self.late(&late, limit, under), under)
             }
-        };
-        rows.map(|row| Stored { row }).collect()
+        }
+    }
+
+    fn beyond(&self, after: u64, limit: usize, under: &Under) -> Vec<Stored> {
+        let mut rows = Vec::new();
+        let keys = [
+            (1, Key::Is(Value::Int(self.queue))),
+            (2, Key::Is(Value::Text(self.partition))),
+            (3, Key::Above(Value::Int(signed(after)))),
+        ];
+        IN_ORDER.scan::<()>(&keys, From::Start, under, |row| {
+            if self.start_at.is_none_or(|at| row.need::<At>(4).0 >= at) {
+                rows.push(Stored::of(row));
+            }
+            if rows.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        rows
+    }
+
+    /// The ids of late segments, in order. Most transactions of `from` have pushed nothing, being
+    /// consumers: from one that has pushed the scan leaps to the next.
+    fn late(&self, late: &Late<'_>, limit: usize, under: &Under) -> Vec<i64> {
+        let Late { from, running, .. } = late;
+        let mut ids = Vec::new();
+        let mut next = from.first_from(0);
+        while let Some(hole) = next {
+            let leap = leap(self.queue, hole, running, under);
+            next = from.first_from(leap.clear_below);
+            if let Some(xid) = leap.pusher {
+                if next == Some(xid) {
+                    self.late_of(xid, late, limit, under, &mut ids);
+                }
+                next = from.first_from(xid + 1);
+            }
+            pgrx::check_for_interrupts!();
+        }
+        ids.sort_unstable();
+        ids.truncate(limit);
+        ids
+    }
+
+    fn late_of(&self, xid: u64, late: &Late<'_>, limit: usize, under: &Under, ids: &mut Vec<i64>) {
+        let keys = [
+            (1, Key::Is(Value::Int(self.queue))),
+            (2, Key::Is(Value::Int(signed(xid)))),
+            (3, Key::Is(Value::Text(self.partition))),
+            (4, Key::Above(Value::Int(signed(late.after)))),
+            (4, Key::UpTo(Value::Int(signed(late.upto)))),
+        ];
+        let enough = ids.len() + limit;
+        NEWS.scan::<()>(&keys, From::Start, under, |row| {
+            if self.start_at.is_none_or(|at| row.need::<At>(4).0 >= at) {
+                ids.push(row.need(2));
+            }
+            if ids.len() < enough { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
     }
 
     /// The segments of `spans`.
     pub fn segments(&self, spans: &Spans, under: &Under) -> Vec<Stored> {
         let mut ids: Vec<i64> = spans.iter().map(|span| signed(span.segment)).collect();
         ids.dedup();
-        let rows = NAMED.read(&[arg(self.queue), arg(self.partition), arg(ids)], under);
-        rows.map(|row| Stored { row }).collect()
+        self.segments_of(&ids, under)
+    }
+
+    fn segments_of(&self, ids: &[i64], under: &Under) -> Vec<Stored> {
+        let find = |id: &i64| {
+            let key = [Value::Int(self.queue), Value::Text(self.partition), Value::Int(*id)];
+            IN_ORDER.end(&key, From::Start, under, Stored::of)
+        };
+        ids.iter().filter_map(find).collect()
     }
 }
 
-fn bounds(holes: &Holes) -> [Arg; 2] {
-    let (low, high): (Vec<i64>, Vec<i64>) =
-        holes.ranges().iter().map(|&(low, high)| (signed(low), signed(high))).unzip();
-    [arg(low), arg(high)]
+/// How far one look for pushers came.
+pub struct Leap {
+    pub pusher: Option<u64>,
+    /// Nobody else has pushed from where the look began to here.
+    pub clear_below: u64,
+}
+
+/// Look for the first transaction, not below `xid`, that has pushed to the queue. The look ends at
+/// the next of `running`, not to step over all that a bulk load has written so far.
+pub fn leap(queue: i64, xid: u64, running: &Holes, under: &Under) -> Leap {
+    let end = running.first_from(xid);
+    let mut keys =
+        vec![(1, Key::Is(Value::Int(queue))), (2, Key::Above(Value::Int(signed(xid) - 1)))];
+    keys.extend(end.map(|end| (2, Key::UpTo(Value::Int(signed(end) - 1)))));
+    let read = |row: &Tuple| ControlFlow::Break(unsigned(row.need(3)));
+    let pusher = NEWS.scan(&keys, From::Start, under, read);
+    Leap { pusher, clear_below: pusher.or(end).unwrap_or(u64::MAX) }
 }
 
 // A sequence that nobody has drawn from stands at its first value, too.

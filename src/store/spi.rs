@@ -210,37 +210,42 @@ impl Iterator for Rows {
     }
 }
 
-/// One row. Columns count from 1, as in SQL.
+/// One row of a result.
 #[derive(Clone, Copy)]
 pub struct Row {
     tuple: pg_sys::HeapTuple,
     shape: pg_sys::TupleDesc,
 }
 
-impl Row {
-    /// The raw column; by-reference values live until SPI closes.
-    pub fn datum(&self, column: usize) -> Arg {
+/// Something with columns. They count from 1, as in SQL.
+pub trait Columns {
+    /// The raw column; by-reference values live as long as the row.
+    fn datum(&self, column: usize) -> Arg;
+
+    /// The column, None for NULL.
+    fn get<T: FromDatum>(&self, column: usize) -> Option<T> {
+        let datum = self.datum(column)?;
+        // SAFETY: statements and tables are ours, and each column is read as the type it has.
+        unsafe { T::from_datum(datum, false) }
+    }
+
+    /// The column, which is never NULL.
+    fn need<T: FromDatum>(&self, column: usize) -> T {
+        match self.get(column) {
+            Some(value) => value,
+            None => Error::corrupt(format!("column {column} is NULL where it can't be")).raise(),
+        }
+    }
+}
+
+impl Columns for Row {
+    fn datum(&self, column: usize) -> Arg {
         let mut is_null = false;
         // SAFETY: tuple and shape belong to one tuple table that lives until SPI closes;
         // SPI_getbinval answers NULL for a column that is not there.
         let datum =
             unsafe { pg_sys::SPI_getbinval(self.tuple, self.shape, column as c_int, &mut is_null) };
         (!is_null).then_some(datum)
-    }
-
-    /// The column, None for NULL.
-    pub fn get<T: FromDatum>(&self, column: usize) -> Option<T> {
-        let datum = self.datum(column)?;
-        // SAFETY: the statements are ours, and each reads its columns as the types it selects.
-        unsafe { T::from_datum(datum, false) }
-    }
-
-    /// The column, which the statement never returns as NULL.
-    pub fn need<T: FromDatum>(&self, column: usize) -> T {
-        match self.get(column) {
-            Some(value) => value,
-            None => Error::corrupt(format!("column {column} is NULL where it can't be")).raise(),
-        }
     }
 }
 

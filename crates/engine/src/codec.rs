@@ -35,6 +35,10 @@ impl Writer {
         self.0.push(value as u8);
     }
 
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
     pub fn finish(self) -> Vec<u8> {
         self.0
     }
@@ -50,6 +54,12 @@ impl<'a> Reader<'a> {
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    pub fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(bytes)
     }
 
     pub fn unsigned(&mut self) -> Option<u128> {

@@ -13,11 +13,12 @@
 //! one it sees and writes it beside the others. Whichever is read next is right; an older one
 //! only makes somebody look twice.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::holes::Snapshot;
+use crate::names::Names;
 
 /// A place in an order by transaction id, then by `K`, and the transactions passed while they
 /// were running, each with how far its rows have been passed since.
@@ -85,7 +86,7 @@ pub struct Discovery {
     /// By (moment in microseconds, cursor).
     pub due: (i64, u64),
     /// Partitions heard of and not looked at yet.
-    pub open: BTreeSet<String>,
+    pub open: Names,
     /// Messages in the segments passed so far.
     pub discovered: u64,
     /// Older states of the group have been removed up to this revision.
@@ -147,9 +148,14 @@ impl Discovery {
     /// Up to `count` open partitions that `skip` does not hold, from a place that `turn` picks, so
     /// that consumers who come at the same time do not all try the same ones.
     pub fn pick(&self, turn: u64, count: usize, skip: &HashSet<String>) -> Vec<String> {
-        let left: Vec<&String> = self.open.iter().filter(|name| !skip.contains(*name)).collect();
+        let left: Vec<&str> = self.open.iter().filter(|name| !skip.contains(*name)).collect();
         let from = (turn % left.len().max(1) as u64) as usize;
-        left.iter().cycle().skip(from).take(count.min(left.len())).map(|n| (*n).clone()).collect()
+        left.iter()
+            .cycle()
+            .skip(from)
+            .take(count.min(left.len()))
+            .map(|n| (*n).to_owned())
+            .collect()
     }
 }
 

@@ -47,10 +47,10 @@ impl Holes {
         after > 0 && xid < self.0[after - 1].1
     }
 
-    /// The transactions one by one, unless they are more than `limit`.
-    pub fn listed(&self, limit: u64) -> Option<Vec<u64>> {
-        let count: u64 = self.0.iter().map(|(low, high)| high - low).sum();
-        (count <= limit).then(|| self.0.iter().flat_map(|&(low, high)| low..high).collect())
+    /// The first that is not below `xid`.
+    pub fn first_from(&self, xid: u64) -> Option<u64> {
+        let at = self.0.partition_point(|&(_, high)| high <= xid);
+        self.0.get(at).map(|&(low, _)| low.max(xid))
     }
 
     /// What is in `self` and not in `other`.

@@ -14,6 +14,7 @@ pub mod holes;
 pub mod kv;
 pub mod lease;
 pub mod message;
+pub mod names;
 pub mod pop;
 pub mod receipt;
 pub mod settle;

@@ -133,7 +133,7 @@ impl Bundle {
         let mut cursors: Vec<u64> = leases.into_iter().flat_map(settling::cursors_of).collect();
         cursors.sort_unstable();
         cursors.dedup();
-        cursor::lock(&cursors);
+        cursor::lock(&cursors)?;
         self.required.iter().try_for_each(|lease| settling::require_live(*lease))
     }
 

@@ -1,0 +1,393 @@
+//! Look-ups by an index, row locks and inserts without the executor.
+//!
+//! A pop and an ack are about ten look-ups by a key and a few inserts. Run as SQL, each of them
+//! costs several times what the look-up itself costs, for the executor is set up and taken down
+//! around it. So the hot path goes straight to the table: the same snapshots, locks and checks,
+//! through the functions the executor and logical replication use themselves. Everything that is
+//! not called for every message is SQL (see [`super::spi`]).
+//!
+//! Relations are found by name each time: nothing of ours survives `DROP EXTENSION` or
+//! `REINDEX CONCURRENTLY` in a session. Their locks are kept to the end of the transaction, as a
+//! statement would.
+
+use std::ffi::CStr;
+use std::ops::ControlFlow;
+use std::ptr;
+
+use pgrx::{FromDatum, IntoDatum, pg_sys};
+
+use super::clock::Moment;
+use super::spi::{Arg, Columns, Under};
+use crate::error::Error;
+
+/// A table of the schema `queen_mq`.
+pub struct Table(pub &'static CStr);
+
+/// A b-tree index of such a table.
+pub struct Index {
+    pub table: Table,
+    pub name: &'static CStr,
+}
+
+/// A value of an indexed column.
+#[derive(Clone, Copy)]
+pub enum Value<'a> {
+    Int(i64),
+    Time(Moment),
+    /// Of a column with COLLATE "C".
+    Text(&'a str),
+    Uuid(&'a [u8; 16]),
+}
+
+/// A condition on the next column of an index.
+#[derive(Clone, Copy)]
+pub enum Key<'a> {
+    Is(Value<'a>),
+    Above(Value<'a>),
+    UpTo(Value<'a>),
+}
+
+/// Where a scan begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    Start,
+    End,
+}
+
+/// Where a row lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Place(pg_sys::ItemPointerData);
+
+/// A row under a scan, lent while the scan stands there. lent while the scan stands there.
+pub struct Tuple {
+    slot: *mut pg_sys::TupleTableSlot,
+}
+
+impl Columns for Tuple {
+    fn datum(&self, column: usize) -> Arg {
+        // SAFETY: the slot holds a row until the scan moves on, which outlives this borrow. After
+        // slot_getsomeattrs the first `column` values are filled in; a column that the table does
+        // not have is an ERROR there.
+        unsafe {
+            let slot = &*self.slot;
+            if usize::from(slot.tts_nvalid as u16) < column {
+                pg_sys::slot_getsomeattrs_int(self.slot, column as i32);
+            }
+            let slot = &*self.slot;
+            let is_null = *slot.tts_isnull.add(column - 1);
+            (!is_null).then(|| *slot.tts_values.add(column - 1))
+        }
+    }
+}
+
+impl Tuple {
+    pub fn place(&self) -> Place {
+        // SAFETY: the slot holds a row.
+        Place(unsafe { (*self.slot).tts_tid })
+    }
+
+    /// A copy of a varlena column, as it lies in the table (which may be a toast pointer), in the
+    /// current memory context.
+    fn copy(&self, column: usize) -> Arg {
+        self.datum(column).map(|datum| {
+            // SAFETY: a varlena is as long as its header says, and the copy has that much room.
+            unsafe {
+                let size = pgrx::varsize_any(datum.cast_mut_ptr());
+                let copy: *mut u8 = pg_sys::palloc(size).cast();
+                ptr::copy_nonoverlapping(datum.cast_mut_ptr::<u8>(), copy, size);
+                copy.into()
+            }
+        })
+    }
+}
+
+impl Value<'_> {
+    fn datum(self) -> pg_sys::Datum {
+        match self {
+            Value::Int(number) => number.into(),
+            Value::Time(moment) => moment.into(),
+            Value::Text(text) => text.into_datum().unwrap_or(pg_sys::Datum::null()),
+            Value::Uuid(bytes) => pg_sys::Datum::from(bytes.as_ptr()),
+        }
+    }
+
+    fn collation(self) -> pg_sys::Oid {
+        match self {
+            Value::Text(_) => pg_sys::C_COLLATION_OID,
+            _ => pg_sys::InvalidOid,
+        }
+    }
+}
+
+impl Key<'_> {
+    /// The operator's place in the b-tree's strategies, and its function.
+    fn operator(&self) -> (u32, u32) {
+        match self {
+            Key::Is(Value::Int(_)) => (pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ),
+            Key::Is(Value::Time(_)) => (pg_sys::BTEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_EQ),
+            Key::Is(Value::Text(_)) => (pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ),
+            Key::Is(Value::Uuid(_)) => (pg_sys::BTEqualStrategyNumber, pg_sys::F_UUID_EQ),
+            Key::Above(Value::Int(_)) => (pg_sys::BTGreaterStrategyNumber, pg_sys::F_INT8GT),
+            Key::Above(Value::Time(_)) => {
+                (pg_sys::BTGreaterStrategyNumber, pg_sys::F_TIMESTAMPTZ_GT)
+            }
+            Key::Above(Value::Text(_)) => (pg_sys::BTGreaterStrategyNumber, pg_sys::F_TEXT_GT),
+            Key::Above(Value::Uuid(_)) => (pg_sys::BTGreaterStrategyNumber, pg_sys::F_UUID_GT),
+            Key::UpTo(Value::Int(_)) => (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_INT8LE),
+            Key::UpTo(Value::Time(_)) => {
+                (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_LE)
+            }
+            Key::UpTo(Value::Text(_)) => (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_TEXT_LE),
+            Key::UpTo(Value::Uuid(_)) => (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_UUID_LE),
+        }
+    }
+
+    fn value(&self) -> Value<'_> {
+        match self {
+            Key::Is(value) | Key::Above(value) | Key::UpTo(value) => *value,
+        }
+    }
+}
+
+/// The relation's OID; relations of an extension are there as long as its functions.
+fn oid_of(name: &CStr) -> pg_sys::Oid {
+    // SAFETY: look-ups in the catalogue caches, with NUL-terminated names.
+    let oid = unsafe {
+        pg_sys::get_relname_relid(name.as_ptr(), pg_sys::get_namespace_oid(SCHEMA.as_ptr(), false))
+    };
+    if oid == pg_sys::InvalidOid {
+        Error::corrupt(format!("the relation queen_mq.{} is missing", name.to_string_lossy()))
+            .raise();
+    }
+    oid
+}
+
+const SCHEMA: &CStr = c"queen_mq";
+const READ: i32 = pg_sys::AccessShareLock as i32;
+const WRITE: i32 = pg_sys::RowExclusiveLock as i32;
+const KEEP: i32 = pg_sys::NoLock as i32;
+
+impl Index {
+    /// Visit the rows that meet `keys`, with columns of the index, from one end, until `visit`
+    /// breaks off.
+    pub fn scan<B>(
+        &self,
+        keys: &[(i16, Key<'_>)],
+        from: From,
+        _under: &Under,
+        mut visit: impl FnMut(&Tuple) -> ControlFlow<B>,
+    ) -> Option<B> {
+        let direction = match from {
+            From::Start => pg_sys::ScanDirection::ForwardScanDirection,
+            From::End => pg_sys::ScanDirection::BackwardScanDirection,
+        };
+        // SAFETY: an `Under` proves that there is an active snapshot. Relations, scan and slot are
+        // opened and closed in pairs; on an ERROR the transaction's resource owner closes them.
+        // The keys' datums live in the current memory context, longer than the scan.
+        unsafe {
+            let table = pg_sys::table_open(oid_of(self.table.0), READ);
+            let index = pg_sys::index_open(oid_of(self.name), READ);
+            let mut scan_keys: Vec<pg_sys::ScanKeyData> =
+                keys.iter().map(|(column, key)| scan_key(*column, key)).collect();
+            let slot = pg_sys::table_slot_create(table, ptr::null_mut());
+            let scan = begin(table, index, scan_keys.len() as i32);
+            let count = scan_keys.len() as i32;
+            pg_sys::index_rescan(scan, scan_keys.as_mut_ptr(), count, ptr::null_mut(), 0);
+            let mut broken_off = None;
+            while pg_sys::index_getnext_slot(scan, direction, slot) {
+                let tuple = Tuple { slot };
+                if let ControlFlow::Break(value) = visit(&tuple) {
+                    broken_off = Some(value);
+                    break;
+                }
+                pgrx::check_for_interrupts!();
+            }
+            pg_sys::index_endscan(scan);
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+            pg_sys::index_close(index, KEEP);
+            pg_sys::table_close(table, KEEP);
+            broken_off
+        }
+    }
+
+    /// The first, or last, row whose leading columns are these.
+    pub fn end<T>(
+        &self,
+        prefix: &[Value<'_>],
+        from: From,
+        under: &Under,
+        mut read: impl FnMut(&Tuple) -> T,
+    ) -> Option<T> {
+        let keys: Vec<(i16, Key<'_>)> = numbered(prefix.iter().map(|value| Key::Is(*value)));
+        self.scan(&keys, from, under, |tuple| ControlFlow::Break(read(tuple)))
+    }
+
+    /// Up to `limit` rows whose leading columns are `prefix` and whose following ones come after
+    /// `after`, compared as a row; in order. `bound`: an upper limit of the first of these.
+    pub fn after<T>(
+        &self,
+        prefix: &[Value<'_>],
+        after: &[Value<'_>],
+        bound: Option<Value<'_>>,
+        limit: usize,
+        under: &Under,
+        mut read: impl FnMut(&Tuple) -> T,
+    ) -> Vec<T> {
+        let mut rows = Vec::new();
+        // (a, b, c) > (x, y, z): first a = x, b = y, c > z; then a = x, b > y; then a > x.
+        for depth in (0..after.len()).rev() {
+            if rows.len() >= limit {
+                break;
+            }
+            let same = prefix.iter().chain(&after[..depth]).map(|value| Key::Is(*value));
+            let mut keys = numbered(same.chain([Key::Above(after[depth])]));
+            if depth == 0 {
+                keys.extend(bound.map(|bound| (prefix.len() as i16 + 1, Key::UpTo(bound))));
+            }
+            self.scan::<()>(&keys, From::Start, under, |tuple| {
+                rows.push(read(tuple));
+                if rows.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+        }
+        rows
+    }
+}
+
+/// Keys of the first columns, one each.
+fn numbered<'a>(keys: impl Iterator<Item = Key<'a>>) -> Vec<(i16, Key<'a>)> {
+    (1..).zip(keys).collect()
+}
+
+fn scan_key(column: i16, key: &Key<'_>) -> pg_sys::ScanKeyData {
+    let (strategy, function) = key.operator();
+    let mut entry = pg_sys::ScanKeyData::default();
+    // SAFETY: fills in `entry`; the function is a built-in of the operator class, which every
+    // index of ours has by default, and takes values of this type.
+    unsafe {
+        pg_sys::ScanKeyEntryInitialize(
+            &mut entry,
+            0,
+            column,
+            strategy as pg_sys::StrategyNumber,
+            pg_sys::InvalidOid,
+            key.value().collation(),
+            pg_sys::Oid::from(function),
+            key.value().datum(),
+        );
+    }
+    entry
+}
+
+/// # Safety
+/// Both are open, the index is one of the table, and there is an active snapshot.
+unsafe fn begin(
+    table: pg_sys::Relation,
+    index: pg_sys::Relation,
+    keys: i32,
+) -> pg_sys::IndexScanDesc {
+    // SAFETY: as above.
+    unsafe {
+        let snapshot = pg_sys::GetActiveSnapshot();
+        #[cfg(feature = "pg18")]
+        return pg_sys::index_beginscan(table, index, snapshot, ptr::null_mut(), keys, 0);
+        #[cfg(not(feature = "pg18"))]
+        return pg_sys::index_beginscan(table, index, snapshot, keys, 0);
+    }
+}
+
+impl Table {
+    /// Lock the row `FOR NO KEY UPDATE`. False if it is gone, or, without `wait`, if somebody else
+    /// has it. `under`: a snapshot that sees the row; it keeps the place from being used anew.
+    pub fn lock(&self, place: Place, wait: bool, _under: &Under) -> bool {
+        let mut place = place.0;
+        let mut failure = pg_sys::TM_FailureData::default();
+        let policy = match wait {
+            true => pg_sys::LockWaitPolicy::LockWaitBlock,
+            false => pg_sys::LockWaitPolicy::LockWaitSkip,
+        };
+        // SAFETY: as in `Index::scan`. The access method's function is called behind a guard, as
+        // pgrx calls PostgreSQL's own: an ERROR in it unwinds.
+        unsafe {
+            pg_sys::PreventCommandIfReadOnly(c"SELECT FOR NO KEY UPDATE".as_ptr());
+            let table = pg_sys::table_open(oid_of(self.0), WRITE);
+            let slot = pg_sys::table_slot_create(table, ptr::null_mut());
+            let method = &*(*table).rd_tableam;
+            let Some(lock) = method.tuple_lock else {
+                Error::corrupt("the table's access method can't lock rows").raise()
+            };
+            let snapshot = pg_sys::GetActiveSnapshot();
+            let command = pg_sys::GetCurrentCommandId(false);
+            let outcome = pg_sys::ffi::pg_guard_ffi_boundary(|| {
+                lock(
+                    table,
+                    &mut place,
+                    snapshot,
+                    slot,
+                    command,
+                    pg_sys::LockTupleMode::LockTupleNoKeyExclusive,
+                    policy,
+                    0,
+                    &mut failure,
+                )
+            });
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+            pg_sys::table_close(table, KEEP);
+            outcome == pg_sys::TM_Result::TM_Ok
+        }
+    }
+
+    /// Insert one row, with a value for each column. A duplicate of a unique key is an ERROR.
+    pub fn insert(&self, values: &[Arg]) {
+        // SAFETY: everything is opened and closed in pairs, and belongs to the transaction's
+        // resource owner and the current memory context on an ERROR. The slot is as wide as the
+        // table, which is checked against the values.
+        unsafe {
+            pg_sys::PreventCommandIfReadOnly(c"INSERT".as_ptr());
+            let table = pg_sys::table_open(oid_of(self.0), WRITE);
+            if (*(*table).rd_att).natts as usize != values.len() {
+                Error::corrupt(format!("{:?} does not have {} columns", self.0, values.len()))
+                    .raise();
+            }
+            let state = pg_sys::CreateExecutorState();
+            let target: *mut pg_sys::ResultRelInfo =
+                pg_sys::palloc0(size_of::<pg_sys::ResultRelInfo>()).cast();
+            pg_sys::InitResultRelInfo(target, table, 1, ptr::null_mut(), 0);
+            pg_sys::ExecOpenIndices(target, false);
+            let slot = pg_sys::MakeSingleTupleTableSlot((*table).rd_att, &pg_sys::TTSOpsVirtual);
+            for (i, value) in values.iter().enumerate() {
+                *(*slot).tts_values.add(i) = value.unwrap_or(pg_sys::Datum::null());
+                *(*slot).tts_isnull.add(i) = value.is_none();
+            }
+            pg_sys::ExecStoreVirtualTuple(slot);
+            pg_sys::ExecSimpleRelationInsert(target, state, slot);
+            pg_sys::ExecCloseIndices(target);
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+            pg_sys::FreeExecutorState(state);
+            pg_sys::table_close(table, KEEP);
+        }
+    }
+}
+
+/// The next value of a sequence of the schema `queen_mq`.
+pub fn draw(sequence: &CStr) -> i64 {
+    let oid = oid_of(sequence);
+    // SAFETY: nextval_oid takes one OID and returns a bigint.
+    let drawn =
+        unsafe { pgrx::direct_function_call::<i64>(pg_sys::nextval_oid, &[oid.into_datum()]) };
+    drawn.unwrap_or_else(|| Error::corrupt("a sequence gave NULL").raise())
+}
+
+/// A by-reference column copied out of a row, read when it is wanted.
+#[derive(Clone, Copy)]
+pub struct Held(Arg);
+
+impl Held {
+    pub fn of(tuple: &Tuple, column: usize) -> Self {
+        Self(tuple.copy(column))
+    }
+
+    pub fn get<T: FromDatum>(self) -> Option<T> {
+        // SAFETY: a copy of a column of the type it is read as.
+        self.0.and_then(|datum| unsafe { T::from_datum(datum, false) })
+    }
+}
