@@ -41,7 +41,8 @@ CREATE TABLE queen_mq.queue (
 COMMENT ON TABLE queen_mq.queue IS 'Queues and the options set for them (NULL: the default)';
 
 -- The log. One push writes one row for each partition it names (more if it is large), and nothing
--- updates it. The id is drawn after the transaction has its xid, so a row with a smaller id than
+-- updates it. A row of several messages fits into a page and is left as it is (toast_tuple_target);
+-- what does not fit is one large message, compressed and cut as any large value. The id is drawn after the transaction has its xid, so a row with a smaller id than
 -- a committed one belongs to a transaction that already had its xid then.
 CREATE TABLE queen_mq.segment (
     queue_id bigint NOT NULL,
@@ -53,7 +54,8 @@ CREATE TABLE queen_mq.segment (
     payloads jsonb[] NOT NULL,
     transaction_ids text[],
     headers jsonb[]
-) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05,
+        toast_tuple_target = 8160);
 COMMENT ON TABLE queen_mq.segment IS 'The log of messages: one row for each push and partition, never updated';
 -- Reads one partition in order.
 CREATE INDEX segment_in_order ON queen_mq.segment (queue_id, partition, id) INCLUDE (n);
@@ -125,9 +127,8 @@ CREATE TABLE queen_mq.discovery (
     state bytea NOT NULL,
     CONSTRAINT discovery_newest PRIMARY KEY (group_id, revision)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, vacuum_truncate = off,
+        -- Every pop reads the newest: in line while it fits into a page.
         toast_tuple_target = 8160);
--- In line and as it is while it fits into the page: every pop reads the newest.
-ALTER TABLE queen_mq.discovery ALTER COLUMN state SET STORAGE EXTERNAL;
 COMMENT ON TABLE queen_mq.discovery IS 'Where consumer groups have looked for work; the newest row of each counts';
 CREATE SEQUENCE queen_mq.discovery_revision AS bigint CACHE 1;
 

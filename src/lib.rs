@@ -13,6 +13,7 @@ mod api;
 mod datum;
 mod error;
 mod refusal;
+mod rows;
 mod search;
 mod settings;
 mod settling;

@@ -184,7 +184,7 @@ impl<'a> Taking<'a> {
                 Attempt::Taken => return Ok(Tried::Locked),
                 Attempt::MovedOn => return Ok(Tried::MovedOn),
             },
-            None => match cursor::try_create(self.group.id, partition) {
+            None => match cursor::try_create(self.group.id, partition)? {
                 Some(located) => located,
                 None => return Ok(Tried::Locked),
             },

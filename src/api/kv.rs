@@ -27,6 +27,7 @@ use queen_engine::kv::{self, Expect, Micros, Name, Ttl};
 use super::args;
 use crate::datum::{Jsonb, Numeric, ResultContext, TextArray};
 use crate::error::{Error, OrRaise, Result};
+use crate::rows::TableIterator;
 use crate::store::marker::{self, Held, KvOp};
 use crate::store::{clock, spi};
 

@@ -12,6 +12,7 @@ use super::args;
 use super::register::{Mode, Registration};
 use crate::datum::{Jsonb, ResultContext};
 use crate::error::{Error, OrRaise, Result};
+use crate::rows::TableIterator;
 use crate::settings;
 use crate::store::clock::{self, SECOND};
 use crate::store::group::{Patience, QUEUE_MODE};

@@ -5,6 +5,7 @@
 //! then rows are written: on this order the readers rely (see `queen_engine::holes`).
 
 use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
 
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
@@ -15,6 +16,7 @@ use serde_json::value::RawValue;
 use super::args;
 use crate::datum::{Jsonb, JsonbArray, TextArray};
 use crate::error::{Code, Error, OrRaise, Result};
+use crate::rows::TableIterator;
 use crate::settings;
 use crate::store::clock;
 use crate::store::queue::{self, Queue};
@@ -22,11 +24,26 @@ use crate::store::segment::{self, NewSegment};
 use crate::store::spi::{Under, connected};
 use crate::store::{admission, snapshot};
 
+/// A queue and a partition, by their names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Destination {
+    pub queue: Rc<str>,
+    pub partition: Rc<str>,
+}
+
+impl Destination {
+    fn of(queue: Option<&str>, partition: Option<&str>) -> Result<Self> {
+        Ok(Self {
+            queue: args::name("queue", queue)?.into(),
+            partition: args::name("partition", partition.or(Some(DEFAULT_PARTITION)))?.into(),
+        })
+    }
+}
+
 /// A message to be pushed.
 #[derive(Clone, Debug)]
 pub struct Message {
-    pub queue: String,
-    pub partition: String,
+    pub to: Destination,
     pub payload: Jsonb,
     pub transaction_id: Option<String>,
     pub headers: Option<Jsonb>,
@@ -42,6 +59,18 @@ pub struct Pushed {
     pub was_stored_before: bool,
 }
 
+impl Message {
+    /// Bytes it takes in a segment.
+    fn size(&self) -> usize {
+        // Elements of an array are aligned to 4 bytes; a text has a header of that size.
+        let aligned = |bytes: usize| bytes.next_multiple_of(4);
+        let id = self.transaction_id.as_ref().map_or(0, |id| aligned(4 + id.len()));
+        aligned(self.payload.size())
+            + id
+            + self.headers.map_or(0, |headers| aligned(headers.size()))
+    }
+}
+
 impl Pushed {
     pub fn status(&self) -> &'static str {
         if self.duplicate { "duplicate" } else { "queued" }
@@ -50,9 +79,10 @@ impl Pushed {
 
 pub const DEFAULT_PARTITION: &str = "Default";
 
-/// A segment holds about this many bytes of payload at most, so that taking one message does not
-/// unpack megabytes.
-const SEGMENT_BYTES: usize = 64 * 1024;
+/// Messages share a segment while its row fits into a page: one that does not is cut into pieces
+/// elsewhere, each with its own entry in an index. What is left of a page's 8160 bytes is for the
+/// other columns and the arrays' headers.
+const SEGMENT_BYTES: usize = 7_500;
 
 /// Append one message to `partition` of `queue`, which is created if it does not exist (unless
 /// `queen_mq.auto_create` is off). `transaction_id` (1..1024 bytes) is remembered for the queue's
@@ -81,7 +111,8 @@ fn queen_push(
         if delay.is_some() {
             return Err(not_built("delay"));
         }
-        let message = message(queue, payload, partition, transaction_id, headers)?;
+        let to = Destination::of(queue, partition)?;
+        let message = message(&to, payload, transaction_id, headers)?;
         connected(|| push(vec![message]))
     })()
     .or_raise();
@@ -113,7 +144,7 @@ fn queen_push_batch(
     ),
 > {
     let pushed = (|| {
-        args::name("queue", queue)?;
+        let to = Destination::of(queue, partition)?;
         let payloads = args::required("payloads", payloads)?.elements();
         let payloads = args::elements("payloads", payloads)?;
         let count = payloads.len();
@@ -124,9 +155,7 @@ fn queen_push_batch(
             .into_iter()
             .zip(ids)
             .zip(headers)
-            .map(|((payload, id), headers)| {
-                message(queue, payload, partition, id.as_deref(), headers)
-            })
+            .map(|((payload, id), headers)| message(&to, payload, id.as_deref(), headers))
             .collect::<Result<Vec<_>>>()?;
         connected(|| push(messages))
     })()
@@ -192,9 +221,8 @@ impl Item {
     pub fn message(self) -> Result<Message> {
         let headers = self.headers.as_deref().map(RawValue::get).filter(|text| *text != "null");
         message(
-            Some(&self.queue),
+            &Destination::of(Some(&self.queue), self.partition.as_deref())?,
             Jsonb::from_text(self.payload.get()),
-            self.partition.as_deref(),
             self.transaction_id.as_deref(),
             headers.and_then(Jsonb::from_text),
         )
@@ -202,15 +230,13 @@ impl Item {
 }
 
 fn message(
-    queue: Option<&str>,
+    to: &Destination,
     payload: Option<Jsonb>,
-    partition: Option<&str>,
     transaction_id: Option<&str>,
     headers: Option<Jsonb>,
 ) -> Result<Message> {
     Ok(Message {
-        queue: args::name("queue", queue)?.to_owned(),
-        partition: args::name("partition", partition.or(Some(DEFAULT_PARTITION)))?.to_owned(),
+        to: to.clone(),
         payload: args::payload(payload)?,
         transaction_id: transaction_id.map(args::transaction_id).transpose()?.map(str::to_owned),
         headers: args::headers(headers)?,
@@ -220,14 +246,14 @@ fn message(
 /// Push `messages`, in their order within each partition; results in their order.
 pub fn push(messages: Vec<Message>) -> Result<Vec<Pushed>> {
     // Ascending, so that two calls wait for each other's transaction_ids in one order.
-    let mut places: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
+    let mut places: BTreeMap<&Destination, Vec<usize>> = BTreeMap::new();
     for (at, message) in messages.iter().enumerate() {
-        places.entry((&message.queue, &message.partition)).or_default().push(at);
+        places.entry(&message.to).or_default().push(at);
     }
     let mut pushed = vec![None; messages.len()];
     let mut queues: HashMap<&str, Queue> = HashMap::new();
-    for ((name, partition), places) in places {
-        let queue = match queues.remove(name) {
+    for (Destination { queue: name, partition }, places) in places {
+        let queue = match queues.remove(&**name) {
             Some(known) => known,
             None => find_queue(name)?,
         };
@@ -329,7 +355,7 @@ impl<'a> Batch<'a> {
         let mut chunks: Vec<Vec<usize>> = Vec::new();
         let mut bytes = 0;
         for at in self.stored() {
-            let size = self.messages[at].payload.size();
+            let size = self.messages[at].size();
             match chunks.last_mut() {
                 Some(chunk) if chunk.len() < SEGMENT_CAPACITY && bytes + size <= SEGMENT_BYTES => {
                     chunk.push(at);

@@ -8,6 +8,7 @@ use super::group::unknown_ordering;
 use super::push::not_built;
 use crate::datum::TextArray;
 use crate::error::{Error, OrRaise, Result};
+use crate::rows::TableIterator;
 use crate::store::clock::{self, DAY};
 use crate::store::queue::{self, DEFAULT_COMPLETED_RETENTION_DAYS, Options, Queue};
 use crate::store::spi::connected;

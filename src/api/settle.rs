@@ -10,6 +10,7 @@ use serde::Deserialize;
 use super::args;
 use crate::datum::{BigintArray, Jsonb, TextArray};
 use crate::error::{Error, OrRaise, Result};
+use crate::rows::TableIterator;
 use crate::settling::{Item, Target, extend_lease, settle_lease};
 use crate::store::clock;
 use crate::store::spi::connected;

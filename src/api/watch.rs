@@ -7,6 +7,7 @@ use queen_engine::discovery::Discovery;
 use queen_engine::message::Spans;
 
 use crate::error::{OrRaise, Result};
+use crate::rows::TableIterator;
 use crate::store::clock::{self, Moment};
 use crate::store::cursor::{self, Located};
 use crate::store::discovery::{self, NewsOf};

@@ -9,8 +9,8 @@ use queen_engine::cursor::{Cursor, Start};
 
 use super::clock::{self, At};
 use super::spi::{Arg, Columns, Statement, Under, arg, one_snapshot_per_transaction};
-use super::table::{From, Index, Place, Table, Value};
-use super::{decode, receipt, signed, unsigned};
+use super::table::{self, From, Index, Place, Table, Value};
+use super::{advisory, decode, receipt, signed, unsigned};
 use crate::error::{Error, Result};
 
 /// A cursor with its newest state.
@@ -121,27 +121,23 @@ fn stale() -> Error {
     Error::conflict("The position of this consumer group")
 }
 
-static TRY_NAME: Statement = Statement::new(
-    "SELECT pg_catalog.pg_try_advisory_xact_lock(
-         pg_catalog.hashtextextended('queen_mq.cursor ' || $1 || ' ' || $2, 0))",
-    &[pg_sys::INT8OID, pg_sys::TEXTOID],
-);
-static CREATE: Statement = Statement::new(
-    "INSERT INTO queen_mq.cursor (group_id, partition) VALUES ($1, $2)
-     ON CONFLICT ON CONSTRAINT cursor_once DO NOTHING RETURNING id",
-    &[pg_sys::INT8OID, pg_sys::TEXTOID],
-);
-
 /// Create the cursor, locked by being new. None where somebody else has just done so or is about
 /// to: an insert of the same key would wait for them.
-pub fn try_create(group: i64, partition: &str) -> Option<Located> {
-    let free = TRY_NAME.run(&[arg(group), arg(partition)]).first()?.need::<bool>(1);
-    if !free {
-        return None;
+pub fn try_create(group: i64, partition: &str) -> Result<Option<Located>> {
+    if !advisory::try_lock(&format!("cursor {group} {partition}")) {
+        return Ok(None);
     }
-    let id = CREATE.run(&[arg(group), arg(partition)]).first()?.need(1);
+    // Whoever had the lock before has committed: the latest snapshot sees what they did.
+    let key = [Value::Int(group), Value::Text(partition)];
+    let exists = |under: &Under| Ok(BY_PARTITION.end(&key, From::Start, under, |_| ()).is_some());
+    if Under::latest_snapshot(exists)? {
+        return if one_snapshot_per_transaction() { Err(stale()) } else { Ok(None) };
+    }
+    let id = table::draw(c"cursor_id_seq");
+    CURSORS.insert(&[arg(id), arg(group), arg(partition)]);
     let partition = partition.to_owned();
-    Some(Located { id: unsigned(id), group, partition, revision: 0, cursor: Cursor::default() })
+    let cursor = Cursor::default();
+    Ok(Some(Located { id: unsigned(id), group, partition, revision: 0, cursor }))
 }
 
 /// Lock the cursors, in the order given, which is ascending, waiting for whoever has them; those
@@ -150,7 +146,7 @@ pub fn lock(cursors: &[u64]) -> Result<Vec<(u64, i64, String)>> {
     let mut locked = Vec::with_capacity(cursors.len());
     for &id in cursors {
         let found = Under::new_snapshot(|under| {
-            let read = |row: &super::table::Tuple| (row.need(2), row.need(3), row.place());
+            let read = |row: &table::Tuple| (row.need(2), row.need(3), row.place());
             let found = BY_ID.end(&[Value::Int(signed(id))], From::Start, under, read);
             Ok(found.filter(|(_, _, place)| CURSORS.lock(*place, true, under)))
         })?;

@@ -1,13 +1,13 @@
 //! `queen_mq.discovery`, and the three indexes that tell where there may be work.
 
-use pgrx::{IntoDatum, pg_sys};
+use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::discovery::Discovery;
 
 use super::clock::{At, Moment};
 use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
 use super::table::{From, Index, Table, Tuple, Value};
-use super::{cursor, decode, signed, unsigned};
+use super::{advisory, cursor, decode, signed, unsigned};
 use crate::error::Result;
 
 static STATES: Index = Index { table: Table(c"discovery"), name: c"discovery_newest" };
@@ -54,20 +54,9 @@ pub fn append(group: i64, base: i64, state: &mut Discovery) -> i64 {
     written.map_or(base, |row| row.need(1))
 }
 
-/// "queen" in the upper half of the advisory lock's key.
-const LEAD: i64 = 0x7175_6565 << 32;
-
 /// Be the one who reads on for the group until the end of the transaction, if nobody is.
 pub fn try_lead(group: i64) -> bool {
-    let key = LEAD | (group & 0xffff_ffff);
-    // SAFETY: takes a bigint and returns a boolean.
-    let leads = unsafe {
-        pgrx::direct_function_call::<bool>(
-            pg_sys::pg_try_advisory_xact_lock_int8,
-            &[key.into_datum()],
-        )
-    };
-    leads.unwrap_or(false)
+    advisory::try_lock(&format!("discovery {group}"))
 }
 
 static ALL: Statement = Statement::new("SELECT state FROM queen_mq.discovery", &[]);

@@ -5,9 +5,9 @@ use queen_engine::codec::encode;
 use queen_engine::cursor::Start;
 
 use super::clock::{At, Moment};
-use super::decode;
 use super::spi::{Columns, Statement, Under, arg};
 use super::table::{From, Index, Table, Value};
+use super::{advisory, decode};
 use crate::error::Result;
 
 /// The name under which queue mode is stored: no group can be called so.
@@ -74,20 +74,6 @@ pub enum Patience {
     PassBy,
 }
 
-macro_rules! name_lock {
-    ($function:literal) => {
-        Statement::new(
-            concat!(
-                "SELECT pg_catalog.",
-                $function,
-                "(pg_catalog.hashtextextended('queen_mq.consumer_group ' || $1 || E'\\n' || $2, 0))"
-            ),
-            &[pg_sys::TEXTOID, pg_sys::TEXTOID],
-        )
-    };
-}
-static TRY_NAME: Statement = name_lock!("pg_try_advisory_xact_lock");
-static LOCK_NAME: Statement = name_lock!("pg_advisory_xact_lock");
 static REGISTER: Statement = Statement::new(
     "INSERT INTO queen_mq.consumer_group (queue, name, registered_at, start_at, start)
      VALUES ($1, $2, $3, $4, $5) ON CONFLICT ON CONSTRAINT consumer_group_once DO NOTHING
@@ -111,12 +97,11 @@ pub fn register(
     start: Start,
     patience: Patience,
 ) -> Option<Group> {
-    let names = [arg(queue), arg(name)];
+    let lock = format!("consumer_group {queue}\n{name}");
     match patience {
-        Patience::Wait => drop(LOCK_NAME.run(&names)),
-        Patience::PassBy => {
-            TRY_NAME.run(&names).first()?.get::<bool>(1).filter(|free| *free)?;
-        }
+        Patience::Wait => advisory::lock(&lock),
+        Patience::PassBy if advisory::try_lock(&lock) => (),
+        Patience::PassBy => return None,
     }
     let row = REGISTER
         .run(&[

@@ -3,12 +3,8 @@
 use pgrx::pg_sys;
 
 use super::spi::{Columns, Statement, arg};
-use super::{signed, unsigned};
+use super::{signed, table, unsigned};
 
-static DRAW: Statement = Statement::new(
-    "SELECT pg_catalog.nextval(pg_catalog.pg_get_serial_sequence('queen_mq.lease_set', 'id'))",
-    &[],
-);
 static INSERT: Statement = Statement::new(
     "INSERT INTO queen_mq.lease_set (id, cursor_ids) OVERRIDING SYSTEM VALUE VALUES ($1, $2)",
     &[pg_sys::INT8OID, pg_sys::INT8ARRAYOID],
@@ -20,7 +16,7 @@ static FIND: Statement = Statement::new(
 
 /// The id of a set to be inserted when its cursors are known.
 pub fn draw_id() -> u64 {
-    DRAW.run(&[]).first().map_or(0, |row| unsigned(row.need::<i64>(1)))
+    unsigned(table::draw(c"lease_set_id_seq"))
 }
 
 pub fn insert(id: u64, cursors: &[u64]) {

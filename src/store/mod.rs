@@ -1,6 +1,7 @@
 //! Every SQL statement of the project, one file per table. Nothing here decides.
 
 pub mod admission;
+mod advisory;
 pub mod clock;
 pub mod cursor;
 pub mod dead_letter;

@@ -1,0 +1,34 @@
+//! Advisory locks on names, held to the end of the transaction: for what has no row to be locked
+//! yet. Two names with one hash share a lock, which costs a wait or a miss and nothing else.
+
+use pgrx::{IntoDatum, direct_function_call, pg_sys};
+
+/// Take the lock on `name` if nobody has it.
+pub fn try_lock(name: &str) -> bool {
+    let key = key(name);
+    // SAFETY: takes a bigint and returns a boolean.
+    let taken = unsafe {
+        direct_function_call::<bool>(pg_sys::pg_try_advisory_xact_lock_int8, &[key.into_datum()])
+    };
+    taken.unwrap_or(false)
+}
+
+/// Take the lock on `name`, waiting for whoever has it.
+pub fn lock(name: &str) {
+    let key = key(name);
+    // SAFETY: takes a bigint and returns nothing.
+    unsafe {
+        direct_function_call::<()>(pg_sys::pg_advisory_xact_lock_int8, &[key.into_datum()]);
+    }
+}
+
+/// Within the database, as all advisory locks are.
+fn key(name: &str) -> i64 {
+    let name = format!("queen_mq {name}");
+    // SAFETY: takes a varlena and a seed and returns a bigint.
+    let hash = unsafe {
+        let args = [name.into_datum(), 0i64.into_datum()];
+        direct_function_call::<i64>(pg_sys::hashvarlenaextended, &args)
+    };
+    hash.unwrap_or_default()
+}
