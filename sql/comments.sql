@@ -24,3 +24,23 @@ COMMENT ON FUNCTION queen_tx_commit IS
     'Settle, push and write markers, all or nothing, inside the caller''s transaction';
 COMMENT ON FUNCTION queen_mq.group_figures IS
     'Behind the view queen_groups';
+COMMENT ON FUNCTION @extschema@.queen_unsubscribe(text, text) IS
+    'Remove a consumer group; whoever holds a lease of it has lost it.';
+COMMENT ON FUNCTION @extschema@.queen_seek(text, text, text, timestamptz, text) IS
+    'Move a consumer group to the start, the end or a time.';
+COMMENT ON FUNCTION @extschema@.queen_purge(text) IS
+    'Remove all messages of a queue; options and groups stay.';
+COMMENT ON FUNCTION @extschema@.queen_dead_letter_replay(bigint) IS
+    'Push a dead letter again, for its own group alone.';
+COMMENT ON FUNCTION @extschema@.queen_dead_letter_purge(text, text, interval) IS
+    'Delete dead letters.';
+COMMENT ON FUNCTION @extschema@.queen_schedule(text, text, jsonb, interval, timestamptz, text, text, jsonb) IS
+    'Push a message later; one timer for each key.';
+COMMENT ON FUNCTION @extschema@.queen_cancel(text, text) IS
+    'Cancel a timer.';
+COMMENT ON FUNCTION @extschema@.queen_metrics() IS
+    'Figures of every queue and consumer group.';
+COMMENT ON FUNCTION @extschema@.queen_prometheus() IS
+    'The same in the text format that Prometheus scrapes.';
+COMMENT ON FUNCTION @extschema@.queen_sweep(integer) IS
+    'Tidy up: what the background worker does, from any scheduler.';

@@ -4,7 +4,8 @@
 GRANT USAGE ON SCHEMA queen_mq TO @extowner@;
 GRANT SELECT ON ALL TABLES IN SCHEMA queen_mq TO @extowner@;
 GRANT SELECT ON ALL SEQUENCES IN SCHEMA queen_mq TO @extowner@;
-GRANT SELECT ON @extschema@.queen_messages, @extschema@.queen_dead_letters, @extschema@.queen_groups
+GRANT SELECT ON @extschema@.queen_messages, @extschema@.queen_dead_letters, @extschema@.queen_groups,
+    @extschema@.queen_queues, @extschema@.queen_leases, @extschema@.queen_timers
     TO @extowner@ WITH GRANT OPTION;
 
 -- Every function of the extension, whatever its signature.

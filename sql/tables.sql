@@ -29,6 +29,8 @@ CREATE TABLE queen_mq.queue (
     system_identifier bigint NOT NULL,
     xid_offset bigint NOT NULL,
     restored_at timestamptz,
+    -- A message was scheduled once: pops look whether one is due.
+    uses_timers boolean NOT NULL,
     -- Options; NULL is the default.
     lease_time interval,
     retry_limit int,
@@ -36,7 +38,13 @@ CREATE TABLE queen_mq.queue (
     retry_backoff float8,
     retry_delay_max interval,
     on_exhausted text,
-    dedup_window interval
+    dedup_window interval,
+    max_deliveries int,
+    delay interval,
+    retention interval,
+    completed_retention interval,
+    max_depth bigint,
+    ordering text
 );
 COMMENT ON TABLE queen_mq.queue IS 'Queues and the options set for them (NULL: the default)';
 
@@ -53,7 +61,9 @@ CREATE TABLE queen_mq.segment (
     partition text COLLATE "C" NOT NULL,
     payloads jsonb[] NOT NULL,
     transaction_ids text[],
-    headers jsonb[]
+    headers jsonb[],
+    -- For this group alone (a replayed dead letter); NULL: for all.
+    only_group bigint
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05,
         toast_tuple_target = 8160);
 COMMENT ON TABLE queen_mq.segment IS 'The log of messages: one row for each push and partition, never updated';
@@ -81,10 +91,14 @@ CREATE TABLE queen_mq.consumer_group (
     -- '' is queue mode.
     name text COLLATE "C" NOT NULL,
     registered_at timestamptz NOT NULL,
-    -- Messages created before this moment are not for this group.
-    start_at timestamptz,
     -- Where cursors of partitions that existed then begin (engine: Start).
     start bytea NOT NULL,
+    -- Messages that were there at the start and are for the group; and, once they have been
+    -- counted, those that have arrived in the queue and are not for the group, or are gone.
+    initial bigint NOT NULL,
+    baseline bigint,
+    -- NULL: as the queue has it.
+    ordering text,
     CONSTRAINT consumer_group_once UNIQUE (queue, name)
 );
 COMMENT ON TABLE queen_mq.consumer_group IS 'Consumer groups and where each began to read; the empty name is queue mode';
@@ -132,10 +146,39 @@ CREATE TABLE queen_mq.discovery (
 COMMENT ON TABLE queen_mq.discovery IS 'Where consumer groups have looked for work; the newest row of each counts';
 CREATE SEQUENCE queen_mq.discovery_revision AS bigint CACHE 1;
 
+-- How much has arrived in a queue, append-only, written by one transaction at a time.
+CREATE TABLE queen_mq.tally (
+    queue_id bigint NOT NULL,
+    revision bigint NOT NULL,
+    -- engine: Tally
+    state bytea NOT NULL,
+    CONSTRAINT tally_newest PRIMARY KEY (queue_id, revision)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, vacuum_truncate = off,
+        toast_tuple_target = 8160);
+COMMENT ON TABLE queen_mq.tally IS 'How many messages have arrived in each queue; the newest row of each counts';
+
+-- Messages that enter the log later.
+CREATE TABLE queen_mq.timer (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue_id bigint NOT NULL,
+    -- Of a delayed push: made up from its partition and transaction_id, with control characters,
+    -- which no key of a user has.
+    timer_key text COLLATE "C" NOT NULL,
+    partition text COLLATE "C" NOT NULL,
+    transaction_id text COLLATE "C" NOT NULL,
+    deliver_at timestamptz NOT NULL,
+    payload jsonb NOT NULL,
+    headers jsonb,
+    CONSTRAINT timer_once UNIQUE (queue_id, timer_key)
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+COMMENT ON TABLE queen_mq.timer IS 'Messages that enter the log at a later time';
+CREATE INDEX timer_due ON queen_mq.timer (queue_id, deliver_at, id);
+
 -- Leases over several partitions: the cursors they cover, ascending.
 CREATE TABLE queen_mq.lease_set (
     id bigint GENERATED ALWAYS AS IDENTITY (MAXVALUE 274877906943) PRIMARY KEY,
-    cursor_ids bigint[] NOT NULL
+    cursor_ids bigint[] NOT NULL,
+    created_at timestamptz NOT NULL
 );
 COMMENT ON TABLE queen_mq.lease_set IS 'The cursors of leases that cover several partitions';
 
@@ -169,6 +212,15 @@ CREATE TABLE queen_mq.dead_letter (
 COMMENT ON TABLE queen_mq.dead_letter IS 'Messages that a group gave up on, with their payload';
 CREATE INDEX dead_letter_of_group ON queen_mq.dead_letter (queue, consumer_group, id);
 
+-- Where the sweep has come to in each table that it passes page by page; its lock keeps others off.
+CREATE TABLE queen_mq.sweep (
+    task text COLLATE "C" PRIMARY KEY,
+    page bigint NOT NULL
+);
+COMMENT ON TABLE queen_mq.sweep IS 'Where the sweep has come to in each table';
+INSERT INTO queen_mq.sweep VALUES
+    ('transaction_ids', 0), ('progress', 0), ('receipts', 0), ('lease_sets', 0), ('cursors', 0);
+
 -- pg_dump saves the rows of an extension's tables, and the state of its sequences, only if they
 -- are registered.
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.identity', '');
@@ -184,6 +236,9 @@ SELECT pg_catalog.pg_extension_config_dump('queen_mq.cursor_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.progress', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.discovery', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.discovery_revision', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.tally', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.timer', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.timer_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.lease_set', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.lease_set_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.receipt', '');

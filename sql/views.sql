@@ -39,4 +39,47 @@ SELECT queue, consumer_group, pending, in_flight, retrying, dead_letters, oldest
 FROM queen_mq.group_figures();
 COMMENT ON VIEW @extschema@.queen_groups IS 'Consumer groups: what is pending, in flight, waiting for a retry, dead';
 
+CREATE VIEW @extschema@.queen_queues AS
+SELECT q.name AS queue,
+       jsonb_build_object(
+           'lease_time', coalesce(q.lease_time, interval '60 seconds'),
+           'retry_limit', coalesce(q.retry_limit, 3),
+           'retry_delay', coalesce(q.retry_delay, interval '0'),
+           'retry_backoff', coalesce(q.retry_backoff, 1.0),
+           'retry_delay_max', coalesce(q.retry_delay_max, interval '1 hour'),
+           'max_deliveries', q.max_deliveries,
+           'on_exhausted', coalesce(q.on_exhausted, 'dead_letter'),
+           'dedup_window', coalesce(q.dedup_window, interval '1 hour'),
+           'delay', coalesce(q.delay, interval '0'),
+           'retention', q.retention,
+           'completed_retention', coalesce(q.completed_retention, interval '1 day'),
+           'max_depth', q.max_depth,
+           'ordering', coalesce(q.ordering, 'partition')) AS options,
+       f.depth,
+       f.bytes,
+       f.oldest_age,
+       f.partitions,
+       f.groups
+FROM queen_mq.queue_figures() f
+JOIN queen_mq.queue q ON q.name = f.queue;
+COMMENT ON VIEW @extschema@.queen_queues IS 'Queues: options in effect, what waits, and what is kept';
+
+CREATE VIEW @extschema@.queen_leases AS
+SELECT queue, consumer_group, partition, lease_id, expires_at, messages, delivery_attempt
+FROM queen_mq.live_leases();
+COMMENT ON VIEW @extschema@.queen_leases IS 'Live leases, a row for each partition';
+
+CREATE VIEW @extschema@.queen_timers AS
+SELECT q.name AS queue,
+       CASE WHEN NOT starts_with(t.timer_key, E'\x01') THEN t.timer_key END AS timer_key,
+       t.partition,
+       t.transaction_id,
+       t.deliver_at,
+       t.payload,
+       t.headers
+FROM queen_mq.timer t
+JOIN queen_mq.queue q ON q.id = t.queue_id;
+COMMENT ON VIEW @extschema@.queen_timers IS
+    'Messages that enter the log later; a push with a delay has no timer_key';
+
 SET LOCAL search_path TO @extschema@, pg_temp;

@@ -26,6 +26,10 @@ pub enum Code {
     Duplicate,
     /// 42704
     UndefinedObject,
+    /// QN020: as many messages wait as the queue allows.
+    QueueFull,
+    /// 55000
+    ObjectNotInPrerequisiteState,
     /// 22023
     InvalidParameterValue,
     /// 0A000: named by the contract, not built yet.
@@ -46,7 +50,9 @@ impl Code {
             Code::MessageNotInLease => b"QN004",
             Code::AlreadySettled => b"QN005",
             Code::KvPrecondition => b"QN010",
+            Code::QueueFull => b"QN020",
             Code::Duplicate => b"23505",
+            Code::ObjectNotInPrerequisiteState => b"55000",
             Code::UndefinedObject => b"42704",
             Code::InvalidParameterValue => b"22023",
             Code::FeatureNotSupported => b"0A000",

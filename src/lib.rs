@@ -11,16 +11,24 @@ use pgrx::prelude::*;
 
 mod api;
 mod datum;
+mod depth;
 mod error;
+mod metrics;
+mod moving;
 mod refusal;
+mod retaining;
 mod rows;
 mod search;
 mod settings;
 mod settling;
 mod store;
 mod subtransaction;
+mod sweeping;
 mod taking;
+mod tallying;
+mod timing;
 mod wait;
+mod watching;
 
 ::pgrx::pg_module_magic!(name, version);
 
@@ -34,7 +42,12 @@ pgrx::extension_sql_file!("../sql/tables.sql", name = "tables", bootstrap);
 pgrx::extension_sql_file!(
     "../sql/views.sql",
     name = "views",
-    requires = ["tables", api::watch::queen_mq::group_figures]
+    requires = [
+        "tables",
+        api::watch::queen_mq::group_figures,
+        api::watch::queen_mq::queue_figures,
+        api::watch::queen_mq::live_leases
+    ]
 );
 pgrx::extension_sql_file!(
     "../sql/comments.sql",
@@ -50,8 +63,20 @@ pgrx::extension_sql_file!(
         api::settle::queen_settle,
         api::settle::queen_extend,
         api::group::queen_subscribe,
+        api::group::queen_unsubscribe,
+        api::group::queen_seek,
+        api::queue::queen_purge,
+        api::dead_letter::queen_dead_letter_replay,
+        api::dead_letter::queen_dead_letter_purge,
+        api::timer::queen_schedule,
+        api::timer::queen_cancel,
+        api::watch::queen_metrics,
+        api::watch::queen_prometheus,
+        api::sweep::queen_sweep,
         api::bundle::queen_tx_commit,
-        api::watch::queen_mq::group_figures
+        api::watch::queen_mq::group_figures,
+        api::watch::queen_mq::queue_figures,
+        api::watch::queen_mq::live_leases
     ]
 );
 pgrx::extension_sql_file!("../sql/grants.sql", name = "grants", finalize);

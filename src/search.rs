@@ -11,11 +11,13 @@ use queen_engine::discovery::Discovery;
 
 use crate::error::Result;
 use crate::store::clock::Moment;
-use crate::store::discovery::{self, NewsOf};
+use crate::store::discovery::{self, News, news};
 use crate::store::group::Group;
+use crate::store::queue::Queue;
 use crate::store::segment::{self, Leap};
 use crate::store::snapshot::Taken;
 use crate::store::spi::Under;
+use crate::taking::Tried;
 
 /// With fewer open partitions than this, every few pops the sources are read on.
 const LOW_WATER: usize = 128;
@@ -47,12 +49,18 @@ thread_local! {
 /// A search under one snapshot.
 pub struct Search<'a> {
     group: &'a Group,
-    news: NewsOf,
+    queue: i64,
+    /// Messages are not delivered before they are this old.
+    delay: i64,
     taken: &'a Taken,
     under: &'a Under,
     now: Moment,
     base: i64,
     state: Discovery,
+    /// How far the sources were read here. The state does not pass what the looking transaction has
+    /// written itself.
+    segments_at: (u64, (String, u64)),
+    announced_at: (u64, u64),
     looked_at: HashSet<String>,
     resolved: HashSet<String>,
     in_vain: usize,
@@ -66,7 +74,7 @@ impl<'a> Search<'a> {
     /// `newest`: the newest written state and its revision, as of this snapshot or before.
     pub fn open(
         group: &'a Group,
-        queue: i64,
+        queue: &Queue,
         now: Moment,
         taken: &'a Taken,
         under: &'a Under,
@@ -77,14 +85,18 @@ impl<'a> Search<'a> {
             .with_borrow_mut(|memory| memory.remove(&(group.id, group.registered_at)))
             .filter(|(derived_from, _)| *derived_from == base);
         TURN.set(TURN.get().wrapping_add(1));
+        let state = remembered.map_or_else(|| newest.1.clone(), |(_, state)| state);
         Self {
             group,
-            news: NewsOf { queue, start_at: group.start_at },
+            queue: queue.id,
+            delay: queue.options.delay(),
             taken,
             under,
             now,
             base,
-            state: remembered.map_or_else(|| newest.1.clone(), |(_, state)| state),
+            segments_at: (state.segments.xid, state.segments.key.clone()),
+            announced_at: (state.announced.xid, state.announced.key),
+            state,
             looked_at: HashSet::new(),
             resolved: HashSet::new(),
             in_vain: 0,
@@ -122,11 +134,23 @@ impl<'a> Search<'a> {
         left == 0 || (is_low && discovery::try_lead(self.group.id))
     }
 
-    /// Nothing more is to be had from this partition under this snapshot; something was, or it was
-    /// looked at in vain.
-    pub fn resolve(&mut self, partition: &str, took: bool) {
+    /// Something was taken from this partition, or it was looked at in vain. One that somebody has
+    /// locked stays, for they may roll back; and one with nothing but what is too young, unless
+    /// that will be met again.
+    pub fn resolve(&mut self, partition: &str, tried: &Tried) {
+        match tried {
+            Tried::Took => (),
+            Tried::Nothing => self.in_vain += 1,
+            Tried::TooYoung(segment, xid) => {
+                self.in_vain += 1;
+                let key = (partition.to_owned(), *segment);
+                if self.state.segments.has_passed(*xid, &key) {
+                    return;
+                }
+            }
+            Tried::Locked | Tried::MovedOn => return,
+        }
         self.resolved.insert(partition.to_owned());
-        self.in_vain += usize::from(!took);
     }
 
     /// Read on in each source.
@@ -138,55 +162,77 @@ impl<'a> Search<'a> {
 
     /// Segments: of transactions that have ended since they were passed, then in the main order.
     fn read_segments(&mut self) -> usize {
-        let Self { state, news, taken, under, chunk, .. } = self;
+        let Self { state, queue, taken, under, chunk, now, delay, .. } = self;
         let snapshot = &taken.snapshot;
+        // With a delay, what is too young is not passed, and nothing after it.
+        let is_ready = |row: &News| row.created_at.saturating_add(*delay) <= *now;
         // Most of them have pushed nothing, being consumers.
         let mut leap = Leap { pusher: None, clear_below: 0 };
-        for (xid, key) in state.segments.finished(snapshot) {
+        for (xid, mut key) in state.segments.finished(snapshot) {
             if xid >= leap.clear_below && leap.pusher != Some(xid) {
-                leap = segment::leap(news.queue, xid, &snapshot.holes, under);
+                leap = segment::leap(*queue, xid, &snapshot.holes, under);
             }
             if leap.pusher != Some(xid) {
                 state.segments.finish(xid, snapshot);
                 continue;
             }
-            let rows = news.after(xid, &key, true, *chunk, under);
-            let all = rows.len() < *chunk;
-            for row in rows {
-                state.pass_segment(row.xid, row.partition, row.segment, row.messages, snapshot);
+            loop {
+                let rows = news(*queue, xid, &key, true, *chunk, under);
+                let (all, count) = (rows.len() < *chunk, rows.len());
+                let ready: Vec<News> = rows.into_iter().take_while(is_ready).collect();
+                let held_back = ready.len() < count;
+                for News { segment, .. } in ready {
+                    key = segment.key.clone();
+                    state.pass_segment(segment.xid, segment.key.0, segment.key.1, snapshot);
+                }
+                match (held_back, all) {
+                    (true, _) => break,
+                    (false, true) => {
+                        state.segments.finish(xid, snapshot);
+                        break;
+                    }
+                    // The own transaction's are passed by nobody, so there is no coming back.
+                    (false, false) if snapshot.own == Some(xid) => (),
+                    (false, false) => return *chunk,
+                }
             }
-            if !all {
-                return *chunk;
-            }
-            state.segments.finish(xid, snapshot);
         }
-        let (xid, key) = (state.segments.xid, state.segments.key.clone());
-        let rows = news.after(xid, &key, false, *chunk, under);
-        let count = rows.len();
-        for row in rows {
-            state.pass_segment(row.xid, row.partition, row.segment, row.messages, snapshot);
+        let (xid, key) = &self.segments_at;
+        let rows = news(*queue, *xid, key, false, *chunk, under);
+        let full = rows.len() == *chunk;
+        let mut count = 0;
+        for News { segment, .. } in rows.into_iter().take_while(is_ready) {
+            self.segments_at = (segment.xid, segment.key.clone());
+            state.pass_segment(segment.xid, segment.key.0, segment.key.1, snapshot);
+            count += 1;
         }
-        count
+        if full { count } else { 0 }
     }
 
     fn read_announcements(&mut self) -> usize {
         let Self { state, group, taken, under, chunk, .. } = self;
         let snapshot = &taken.snapshot;
-        for (xid, cursor) in state.announced.finished(snapshot) {
-            let rows = discovery::announced(group.id, xid, cursor, true, *chunk, under);
-            let all = rows.len() < *chunk;
-            for row in rows {
-                state.pass_announcement(row.at, row.cursor, row.partition, snapshot);
-            }
-            if !all {
-                return *chunk;
+        for (xid, mut cursor) in state.announced.finished(snapshot) {
+            loop {
+                let rows = discovery::announced(group.id, xid, cursor, true, *chunk, under);
+                let all = rows.len() < *chunk;
+                for row in rows {
+                    cursor = row.cursor;
+                    state.pass_announcement(row.at, row.cursor, row.partition, snapshot);
+                }
+                match all {
+                    true => break,
+                    false if snapshot.own == Some(xid) => (),
+                    false => return *chunk,
+                }
             }
             state.announced.finish(xid, snapshot);
         }
-        let (xid, cursor) = (state.announced.xid, state.announced.key);
+        let (xid, cursor) = self.announced_at;
         let rows = discovery::announced(group.id, xid, cursor, false, *chunk, under);
         let count = rows.len();
         for row in rows {
+            self.announced_at = (row.at, row.cursor);
             state.pass_announcement(row.at, row.cursor, row.partition, snapshot);
         }
         count

@@ -15,8 +15,9 @@ use crate::refusal::explain;
 use crate::store::clock::{self, Moment};
 use crate::store::cursor::{self, Located, Notice};
 use crate::store::dead_letter;
+use crate::store::identity::Identity;
 use crate::store::lookup::{self, ForSettle};
-use crate::store::queue::Queue;
+use crate::store::queue::{DEAD_LETTER, Options};
 use crate::store::segment::Log;
 use crate::store::snapshot;
 use crate::store::spi::Under;
@@ -107,7 +108,9 @@ impl Held {
 /// A lease with its cursors, all locked.
 pub struct Locked {
     lease: LeaseId,
-    queue: Queue,
+    queue: i64,
+    options: Options,
+    identity: Identity,
     now: Moment,
     held: Vec<Held>,
 }
@@ -123,12 +126,19 @@ pub fn cursors_of(lease: LeaseId) -> Vec<u64> {
 
 /// Lock the cursors of a lease, in ascending order, waiting for whoever holds one of them.
 pub fn lock(lease: LeaseId) -> Result<Locked> {
-    let unknown = || explain(lease, &Refusal::Unknown, clock::now());
     let cursors = cursors_of(lease);
-    let found = lookup::for_settle(&cursors)?.ok_or_else(unknown)?;
-    let ForSettle { queue, located } = found;
+    let ForSettle { queue, identity, located } = lookup::for_settle(&cursors)?;
     let mut held = Vec::with_capacity(located.len());
-    for located in located {
+    for mut located in located {
+        if queue.is_none() {
+            // Given by a transaction that committed after the group was removed.
+            let lost = located.cursor.revoked().into_iter().find(|(id, _)| *id == lease);
+            if let Some((_, receipt)) = lost {
+                located.cursor.leases.clear();
+                held.push(Held { located, receipt: Some(receipt) });
+                continue;
+            }
+        }
         let is_here = located.cursor.leases.iter().any(|l| l.id == lease);
         let receipt = match is_here {
             true => None,
@@ -138,10 +148,16 @@ pub fn lock(lease: LeaseId) -> Result<Locked> {
             held.push(Held { located, receipt });
         }
     }
+    let now = clock::now();
     if held.is_empty() {
-        return Err(unknown());
+        return Err(explain(lease, &Refusal::Unknown, now));
     }
-    Ok(Locked { lease, queue, now: clock::now(), held })
+    let lost = |held: &Held| held.receipt.as_ref().is_some_and(|receipt| !receipt.open.is_empty());
+    if queue.is_none() && held.iter().any(lost) {
+        return Err(explain(lease, &Refusal::Superseded { holder: None }, now));
+    }
+    let (queue, options) = queue.map(|queue| (queue.id, queue.options)).unwrap_or_default();
+    Ok(Locked { lease, queue, options, identity, now, held })
 }
 
 /// Settle what `items` name, as one set. `name_transactions`: fill in the transaction_ids.
@@ -236,7 +252,8 @@ impl Locked {
     fn transaction_ids(&self, place: usize) -> Result<Vec<(MessageId, String)>> {
         let held = &self.held[place];
         let members = held.members(self.lease);
-        let log = Log { queue: self.queue.id, partition: held.partition(), start_at: None };
+        let partition = held.partition();
+        let log = Log { queue: self.queue, partition, group: 0, since: None, until: None };
         Under::new_snapshot(|under| {
             let unpacked: HashMap<u64, _> = log
                 .segments(&members, under)
@@ -252,13 +269,13 @@ impl Locked {
     }
 
     fn decide(&self, plans: &[Plan]) -> Result<Vec<Settlement>> {
-        let options = &self.queue.options;
+        let options = &self.options;
         let policy = Policy {
             retry_limit: options.retry_limit() as u32,
             retry_delay: options.retry_delay(),
             retry_backoff: options.retry_backoff(),
             retry_delay_max: options.retry_delay_max(),
-            drop_exhausted: options.on_exhausted() == "drop",
+            drop_exhausted: options.on_exhausted() != DEAD_LETTER,
         };
         let mut settlements = Vec::with_capacity(plans.len());
         let mut refusals = Vec::new();
@@ -270,7 +287,7 @@ impl Locked {
                 &plan.named,
                 &policy,
                 self.now,
-                self.queue.identity.void_before,
+                self.identity.void_before,
             );
             match verdict {
                 Ok(settlement) => settlements.push(settlement),
@@ -320,7 +337,7 @@ impl Locked {
 
     fn write_cursor(&self, held: &Held, cursor: &Cursor) {
         let notice = match cursor.leases.is_empty() {
-            true => Notice::Ready { xid: snapshot::assign_xid(self.queue.identity) },
+            true => Notice::Ready { xid: snapshot::assign_xid(self.identity) },
             false => Notice::Leased,
         };
         cursor::append(&held.located, cursor, notice);
@@ -350,7 +367,7 @@ impl Locked {
         let mut nothing_left = Refusal::Unknown;
         for (place, held) in self.held.iter().enumerate() {
             let (cursor, receipt) = (&held.located.cursor, held.receipt.as_ref());
-            let void_before = self.queue.identity.void_before;
+            let void_before = self.identity.void_before;
             match extend(cursor, self.lease, receipt, duration, self.now, void_before) {
                 Ok((cursor, deadline)) => extended.push((place, cursor, deadline)),
                 Err(refusal @ Refusal::NotInLease { .. }) => nothing_left = refusal,

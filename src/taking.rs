@@ -15,11 +15,11 @@ use crate::search::Search;
 use crate::store::clock::{self, Moment};
 use crate::store::cursor::{self, Attempt, Located, Notice};
 use crate::store::group::Group;
-use crate::store::queue::Queue;
-use crate::store::segment::{Log, Stored};
+use crate::store::queue::{DEAD_LETTER, Queue};
+use crate::store::segment::{Batch, Log, Stored};
 use crate::store::snapshot::{self, Taken};
 use crate::store::spi::Under;
-use crate::store::{lease_set, receipt};
+use crate::store::{dead_letter, lease_set, receipt};
 
 /// What a pop wants.
 pub struct Wanted<'a> {
@@ -48,10 +48,12 @@ pub struct Delivery {
 }
 
 /// What became of one partition.
-enum Tried {
+pub enum Tried {
     Took,
     /// Busy, or nothing to read.
     Nothing,
+    /// Nothing but what is not to be delivered yet, from this segment and transaction on.
+    TooYoung(u64, u64),
     /// Somebody has it locked, or is creating it.
     Locked,
     /// Somebody wrote its next state after our snapshot.
@@ -100,21 +102,15 @@ impl<'a> Taking<'a> {
         let moved_on = match self.wanted.partition {
             Some(name) => self.try_each(vec![name.to_owned()], &taken, under, &mut |_, _| ())?,
             None => {
-                let mut search = Search::open(
-                    self.group,
-                    self.queue.id,
-                    self.now,
-                    &taken,
-                    under,
-                    self.discovery,
-                );
+                let mut search =
+                    Search::open(self.group, self.queue, self.now, &taken, under, self.discovery);
                 let mut moved_on = false;
                 while !self.is_done() {
                     let names = search.next()?;
                     if names.is_empty() {
                         break;
                     }
-                    let mut resolve = |partition: &str, took| search.resolve(partition, took);
+                    let mut resolve = |partition: &str, tried: &_| search.resolve(partition, tried);
                     moved_on |= self.try_each(names, &taken, under, &mut resolve)?;
                 }
                 search.close(!self.cursors.is_empty());
@@ -122,7 +118,7 @@ impl<'a> Taking<'a> {
             }
         };
         if let Some((id, _)) = self.set {
-            lease_set::insert(id, &self.cursors);
+            lease_set::insert(id, &self.cursors, self.now);
         }
         Ok(moved_on)
     }
@@ -144,19 +140,16 @@ impl<'a> Taking<'a> {
         partitions: Vec<String>,
         taken: &Taken,
         under: &Under,
-        resolve: &mut dyn FnMut(&str, bool),
+        resolve: &mut dyn FnMut(&str, &Tried),
     ) -> Result<bool> {
         let mut moved_on = false;
         for partition in partitions {
             if self.is_done() {
                 break;
             }
-            match self.try_one(&partition, taken, under)? {
-                Tried::Took => resolve(&partition, true),
-                Tried::Nothing => resolve(&partition, false),
-                Tried::Locked => (),
-                Tried::MovedOn => moved_on = true,
-            }
+            let tried = self.try_one(&partition, taken, under)?;
+            moved_on |= matches!(tried, Tried::MovedOn);
+            resolve(&partition, &tried);
         }
         Ok(moved_on)
     }
@@ -171,12 +164,21 @@ impl<'a> Taking<'a> {
         if let Readiness::At(_) = cursor.readiness(self.now, self.queue.identity.void_before) {
             return Ok(Tried::Nothing);
         }
-        let log = Log { queue: self.queue.id, partition, start_at: self.group.start_at };
+        let delay = self.queue.options.delay();
+        let log = Log {
+            queue: self.queue.id,
+            partition,
+            group: self.group.id,
+            since: cursor.since,
+            until: (delay > 0).then(|| self.now.saturating_sub(delay)),
+        };
         let missing = self.wanted.batch - self.deliveries.len();
-        let mut pop = Pop::begin(cursor, &taken.snapshot, missing);
-        let mut segments = read_log(&mut pop, &log, taken, under);
+        let max_deliveries = self.queue.options.max_deliveries();
+        let mut pop = Pop::begin(cursor, &taken.snapshot, missing, max_deliveries);
+        let (mut segments, held_back) = read_log(&mut pop, &log, taken, under);
         if !pop.found_any() {
-            return Ok(Tried::Nothing);
+            let nothing = |(segment, xid)| Tried::TooYoung(segment, xid);
+            return Ok(held_back.map_or(Tried::Nothing, nothing));
         }
         let located = match found {
             Some((located, place)) => match cursor::try_lock(&located, place, under)? {
@@ -192,6 +194,9 @@ impl<'a> Taking<'a> {
         let lease = self.lease(&located);
         let Some(popped) = pop.finish(lease, self.now) else { return Ok(Tried::Nothing) };
         self.write(&located, &popped);
+        if popped.taken.is_empty() {
+            return Ok(Tried::Nothing);
+        }
         fetch_missing(&mut segments, &popped.taken, &log, under);
         self.cursors.push(located.id);
         self.deliver(partition, &popped, &segments, lease)?;
@@ -226,6 +231,12 @@ impl<'a> Taking<'a> {
         for (lease, trace) in &popped.ended {
             receipt::insert(located.id, *lease, trace, self.now);
         }
+        if self.queue.options.on_exhausted() == DEAD_LETTER {
+            for dead in &popped.exhausted {
+                let error = format!("delivered {} times without an outcome", dead.deliveries);
+                dead_letter::bury(located.group, &located.partition, *dead, Some(&error), self.now);
+            }
+        }
     }
 
     fn deliver(
@@ -259,25 +270,31 @@ impl<'a> Taking<'a> {
 /// Segments read at first, when nothing is known of how full they are.
 const FIRST_SEGMENTS: usize = 8;
 
-/// Read the log until the pop has what it wants, or all there is.
+/// Read the log until the pop has what it wants, or all there is. And the first segment that is not
+/// to be delivered yet, with its transaction, if the reading ended there.
 fn read_log(
     pop: &mut Pop<'_>,
     log: &Log<'_>,
     taken: &Taken,
     under: &Under,
-) -> HashMap<u64, Stored> {
+) -> (HashMap<u64, Stored>, Option<(u64, u64)>) {
+    let mut first_held_back = None;
     let mut segments = HashMap::new();
     let mut limit = FIRST_SEGMENTS;
     while let Some(read) = pop.next_read() {
         let limit_now = limit.min(pop.missing());
-        let stored = log.read(&read, limit_now, &taken.snapshot.holes, under);
+        let Batch { stored, held_back } = log.read(&read, limit_now, &taken.snapshot.holes, under);
         let found: Vec<_> = stored.iter().map(Stored::found).collect();
-        pop.supply(&read, &found, stored.len() < limit_now);
+        pop.supply(&read, &found, held_back.is_none() && stored.len() < limit_now);
+        if held_back.is_some() {
+            first_held_back = held_back;
+            pop.stop();
+        }
         segments.extend(stored.into_iter().map(|segment| (segment.id(), segment)));
         limit *= 4;
         pgrx::check_for_interrupts!();
     }
-    segments
+    (segments, first_held_back)
 }
 
 /// Segments of messages that came back: the log was not read for them.

@@ -4,7 +4,7 @@ use pgrx::datum::Interval;
 use pgrx::{FromDatum, pg_sys};
 
 use crate::datum::Jsonb;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::store::clock::{self, HOUR};
 use crate::store::group::QUEUE_MODE;
 
@@ -32,6 +32,11 @@ pub fn name<'a>(what: &str, value: Option<&'a str>) -> Result<&'a str> {
 /// A transaction_id: 1..1024 bytes without control characters.
 pub fn transaction_id(value: &str) -> Result<&str> {
     text("transaction_id", value, TRANSACTION_ID_MAX)
+}
+
+/// The key of a timer: 1..1024 bytes without control characters.
+pub fn timer_key(value: Option<&str>) -> Result<&str> {
+    text("timer_key", required("timer_key", value)?, TRANSACTION_ID_MAX)
 }
 
 fn text<'a>(what: &str, value: &'a str, max: usize) -> Result<&'a str> {
@@ -168,4 +173,24 @@ pub fn parallel<T: FromDatum>(
         format!("It has {}, payloads has {count}.", found.len()),
         "Use NULL elements for messages that have none.",
     ))
+}
+
+/// How a queue or a group is ordered.
+pub fn ordering(name: &str) -> Result<()> {
+    match name {
+        "partition" => Ok(()),
+        "none" => Err(not_built("ordering \"none\"")),
+        other => Err(Error::invalid(
+            format!("unknown ordering \"{other}\""),
+            "A queue is ordered by partition or not at all.",
+            "Use 'partition' or 'none'.",
+        )),
+    }
+}
+
+/// The contract names it; it is not here yet, and it is refused rather than ignored.
+fn not_built(what: &str) -> Error {
+    Error::new(Code::FeatureNotSupported, format!("{what} is not supported yet"))
+        .detail("This version of queen_mq does not enforce it, so it does not accept it.")
+        .hint(format!("Leave out {what}."))
 }

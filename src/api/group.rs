@@ -1,20 +1,23 @@
-//! `queen_subscribe`: register a consumer group without popping.
+//! `queen_subscribe`, `queen_unsubscribe`, `queen_seek`: consumer groups.
 
 use pgrx::datum::TimestampWithTimeZone;
 use pgrx::prelude::*;
 
 use super::args;
-use super::push::not_built;
 use super::register::{Mode, Registration};
-use crate::error::{Error, OrRaise};
+use crate::error::{Code, Error, OrRaise, Result};
+use crate::moving;
 use crate::settings;
-use crate::store::group::Patience;
-use crate::store::lookup;
-use crate::store::spi::connected;
+use crate::store::clock;
+use crate::store::group::{self, Group, Patience, QUEUE_MODE};
+use crate::store::identity;
+use crate::store::queue::{self, Queue};
+use crate::store::spi::{Under, connected};
 
 /// Register `consumer_group` on `queue`, by name: the queue need not exist. `mode` 'new' reads what
 /// commits after the snapshot of this call, 'all' everything retained; `start_at` reads what was
-/// created then or later. Returns false if the group existed, which is then left as it is.
+/// created then or later. `ordering`: as `queen_configure` has it, for this group alone. Returns
+/// false if the group existed, which is then left as it is.
 ///
 /// Errors: 22023; 42704 for an unknown queue when `queen_mq.auto_create` is off.
 ///
@@ -33,30 +36,119 @@ fn queen_subscribe(
         let queue = args::name("queue", queue)?;
         let group = args::name("consumer_group", consumer_group)?;
         let mode = Mode::parse(mode, start_at)?;
-        match ordering {
-            None | Some("partition") => (),
-            Some("none") => return Err(not_built("ordering \"none\"")),
-            Some(other) => return Err(unknown_ordering(other)),
-        }
+        ordering.map(args::ordering).transpose()?;
         connected(|| {
-            let found = lookup::for_pop(queue, group)?;
-            if found.queue.is_none() && !settings::auto_create() {
+            let (found, existing) = find(queue, group)?;
+            if found.is_none() && !settings::auto_create() {
                 return Err(Error::no_such_queue(queue));
             }
-            if found.group.is_some() {
+            if existing.is_some() {
                 return Ok(false);
             }
-            let new = Registration::prepare(group, found.queue.as_ref(), mode, found.identity()?)?;
+            let ordering = ordering.map(str::to_owned);
+            let identity = match &found {
+                Some(queue) => queue.identity,
+                None => identity::current()?,
+            };
+            let new = Registration::prepare(group, found.as_ref(), mode, ordering, identity)?;
             Ok(new.write(queue, group, Patience::Wait).is_some())
         })
     })()
     .or_raise()
 }
 
-pub fn unknown_ordering(name: &str) -> Error {
-    Error::invalid(
-        format!("unknown ordering \"{name}\""),
-        "A queue is ordered by partition or not at all.",
-        "Use 'partition' or 'none'.",
-    )
+/// Remove `consumer_group` (NULL: queue mode) from `queue`. Whoever holds a lease of it has lost it
+/// (QN002). Its dead letters stay. Returns false if there is no such group.
+///
+/// Errors: 22023; 40001 in REPEATABLE READ.
+///
+/// Transaction: takes effect when the caller commits. Waits for transactions of the group that have
+/// popped or settled and not ended.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_unsubscribe(queue: Option<&str>, consumer_group: Option<&str>) -> bool {
+    (|| {
+        let queue = args::name("queue", queue)?;
+        let group = args::group(consumer_group)?;
+        connected(|| match find(queue, group)? {
+            (_, None) => Ok(false),
+            (found, Some(group)) => {
+                moving::unsubscribe(found.as_ref(), &group)?;
+                Ok(true)
+            }
+        })
+    })()
+    .or_raise()
+}
+
+/// Move `consumer_group` (NULL: queue mode) of `queue`, in `partition` or in all: `to_position`
+/// 'start' reads everything retained again, 'end' only what commits after the snapshot of this
+/// call; `to_time` what was created then or later. Failures and deliveries are counted anew.
+/// Whoever holds a lease there has lost it (QN002). Returns the number of partitions moved.
+///
+/// Errors: 22023, also for neither or both of `to_position` and `to_time`; 42704 for an unknown
+/// queue or group; 40001 in REPEATABLE READ.
+///
+/// Transaction: takes effect when the caller commits. Waits for transactions of the group that have
+/// popped or settled and not ended.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_seek(
+    queue: Option<&str>,
+    consumer_group: Option<&str>,
+    to_position: default!(Option<&str>, "NULL"),
+    to_time: default!(Option<TimestampWithTimeZone>, "NULL"),
+    partition: default!(Option<&str>, "NULL"),
+) -> i32 {
+    (|| {
+        let name = args::name("queue", queue)?;
+        let group_name = args::group(consumer_group)?;
+        let partition = partition.map(|name| args::name("partition", Some(name))).transpose()?;
+        let mode = destination(to_position, to_time)?;
+        connected(|| {
+            let (queue, group) = find(name, group_name)?;
+            let queue = queue.ok_or_else(|| Error::no_such_queue(name))?;
+            let group = group.ok_or_else(|| no_such_group(name, group_name))?;
+            match partition {
+                None => Ok(moving::seek(&queue, &group, mode)? as i32),
+                Some(partition) => {
+                    moving::seek_partition(&queue, &group, partition, mode)?;
+                    Ok(1)
+                }
+            }
+        })
+    })()
+    .or_raise()
+}
+
+fn destination(position: Option<&str>, time: Option<TimestampWithTimeZone>) -> Result<Mode> {
+    match (position, time.map(clock::moment)) {
+        (Some("start"), None) => Ok(Mode::All),
+        (Some("end"), None) => Ok(Mode::New),
+        (None, Some(at)) => Ok(Mode::From(at)),
+        (Some(other), None) => Err(Error::invalid(
+            format!("unknown position \"{other}\""),
+            "A typing error must not replay or skip a log.",
+            "Use 'start' or 'end', or give to_time.",
+        )),
+        (given, _) => Err(Error::invalid(
+            "a seek needs one of to_position and to_time",
+            if given.is_some() { "Both were given." } else { "Neither was given." },
+            "Say where to in one way.",
+        )),
+    }
+}
+
+fn find(queue: &str, group: &str) -> Result<(Option<Queue>, Option<Group>)> {
+    Under::new_snapshot(|under| Ok((queue::find(queue, under)?, group::find(queue, group, under)?)))
+}
+
+pub fn no_such_group(queue: &str, group: &str) -> Error {
+    let message = match group {
+        QUEUE_MODE => format!("queue \"{queue}\" has not been popped in queue mode"),
+        name => format!("consumer group \"{name}\" of queue \"{queue}\" does not exist"),
+    };
+    Error::new(Code::UndefinedObject, message)
+        .detail("No group of this name is registered on the queue.")
+        .hint("Groups are registered by their first pop, or by queen_subscribe.")
 }

@@ -2,12 +2,15 @@
 
 mod args;
 pub mod bundle;
+pub mod dead_letter;
 pub mod group;
 mod json;
 mod kv;
 pub mod pop;
 pub mod push;
 pub mod queue;
-mod register;
+pub mod register;
 pub mod settle;
+pub mod sweep;
+pub mod timer;
 pub mod watch;

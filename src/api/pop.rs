@@ -19,6 +19,7 @@ use crate::store::group::{Patience, QUEUE_MODE};
 use crate::store::lookup::{self, ForPop};
 use crate::store::spi::{Under, connected};
 use crate::taking::{Delivery, Taking, Wanted};
+use crate::timing;
 use crate::wait::Poll;
 
 /// What was asked for.
@@ -156,6 +157,7 @@ fn attempt(
         *newcomer = Newcomer::Settled;
     }
     let (Some(queue), Some(group)) = (&found.queue, &found.group) else { return Ok(Vec::new()) };
+    timing::deliver_due_for_pop(queue)?;
     // A partition that was moved on between the snapshot and the lock is looked at again.
     for _ in 0..MOVED_ON_LIMIT {
         let mut take = Taking::new(&request.wanted, queue, group, &found.discovery, results);
@@ -177,7 +179,9 @@ fn register(
 ) -> Result<()> {
     let (queue, identity) = (found.queue.as_ref(), found.identity()?);
     let registration = match std::mem::replace(newcomer, Newcomer::Settled) {
-        Newcomer::Unknown => Registration::prepare(request.group, queue, request.mode, identity)?,
+        Newcomer::Unknown => {
+            Registration::prepare(request.group, queue, request.mode, None, identity)?
+        }
         Newcomer::Prepared(registration) => *registration,
         Newcomer::Settled => return Ok(()),
     };

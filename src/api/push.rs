@@ -15,14 +15,18 @@ use serde_json::value::RawValue;
 
 use super::args;
 use crate::datum::{Jsonb, JsonbArray, TextArray};
-use crate::error::{Code, Error, OrRaise, Result};
+use crate::depth;
+use crate::error::{Error, OrRaise, Result};
 use crate::rows::TableIterator;
 use crate::settings;
-use crate::store::clock;
+use crate::store::clock::{self, DAY};
+use crate::store::dead_letter::Letter;
+use crate::store::group::Group;
 use crate::store::queue::{self, Queue};
 use crate::store::segment::{self, NewSegment};
 use crate::store::spi::{Under, connected};
 use crate::store::{admission, snapshot};
+use crate::timing;
 
 /// A queue and a partition, by their names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,7 +36,7 @@ pub struct Destination {
 }
 
 impl Destination {
-    fn of(queue: Option<&str>, partition: Option<&str>) -> Result<Self> {
+    pub fn of(queue: Option<&str>, partition: Option<&str>) -> Result<Self> {
         Ok(Self {
             queue: args::name("queue", queue)?.into(),
             partition: args::name("partition", partition.or(Some(DEFAULT_PARTITION)))?.into(),
@@ -52,11 +56,19 @@ pub struct Message {
 /// What became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pushed {
-    pub message: i64,
+    /// None: it is not in the log yet.
+    pub message: Option<i64>,
     pub transaction_id: String,
-    pub duplicate: bool,
-    /// The duplicate's original was there before this call.
+    pub status: Status,
+    /// A duplicate whose original was there before this call.
     pub was_stored_before: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Queued,
+    Duplicate,
+    Scheduled,
 }
 
 impl Message {
@@ -65,17 +77,35 @@ impl Message {
         // Elements of an array are aligned to 4 bytes; a text has a header of that size.
         let aligned = |bytes: usize| bytes.next_multiple_of(4);
         let id = self.transaction_id.as_ref().map_or(0, |id| aligned(4 + id.len()));
-        aligned(self.payload.size())
-            + id
-            + self.headers.map_or(0, |headers| aligned(headers.size()))
+        let headers = self.headers.map_or(0, |headers| aligned(headers.size()));
+        aligned(self.payload.size()) + id + headers
+    }
+}
+
+impl Status {
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Queued => "queued",
+            Status::Duplicate => "duplicate",
+            Status::Scheduled => "scheduled",
+        }
     }
 }
 
 impl Pushed {
-    pub fn status(&self) -> &'static str {
-        if self.duplicate { "duplicate" } else { "queued" }
+    pub fn scheduled(transaction_id: String) -> Self {
+        let status = Status::Scheduled;
+        Self { message: None, transaction_id, status, was_stored_before: false }
+    }
+
+    pub fn duplicate_of(message: Option<i64>, transaction_id: String) -> Self {
+        let status = Status::Duplicate;
+        Self { message, transaction_id, status, was_stored_before: true }
     }
 }
+
+/// No message is scheduled for later than this.
+pub const YEAR: i64 = 366 * DAY;
 
 pub const DEFAULT_PARTITION: &str = "Default";
 
@@ -108,18 +138,20 @@ fn queen_push(
     (name!(message_id, Option<i64>), name!(transaction_id, String), name!(status, &'static str)),
 > {
     let pushed = (|| {
-        if delay.is_some() {
-            return Err(not_built("delay"));
-        }
         let to = Destination::of(queue, partition)?;
         let message = message(&to, payload, transaction_id, headers)?;
-        connected(|| push(vec![message]))
+        let delay = delay.map(|delay| args::length("delay", delay, 0, YEAR, "0 to one year"));
+        match delay.transpose()?.unwrap_or(0) {
+            0 => connected(|| push(vec![message])),
+            delay => connected(|| {
+                let queue = find_queue(&message.to.queue)?;
+                depth::admit(&queue, 1)?;
+                Ok(vec![timing::push_later(&queue, &message, delay)])
+            }),
+        }
     })()
     .or_raise();
-    TableIterator::new(pushed.into_iter().map(|p| {
-        let status = p.status();
-        (Some(p.message), p.transaction_id, status)
-    }))
+    TableIterator::new(pushed.into_iter().map(|p| (p.message, p.transaction_id, p.status.name())))
 }
 
 /// Append messages to one partition of `queue` in one call, in the order of `payloads`.
@@ -138,7 +170,7 @@ fn queen_push_batch(
     'static,
     (
         name!(ordinal, i32),
-        name!(message_id, i64),
+        name!(message_id, Option<i64>),
         name!(transaction_id, String),
         name!(status, &'static str),
     ),
@@ -174,7 +206,7 @@ fn queen_push_items(
     'static,
     (
         name!(ordinal, i32),
-        name!(message_id, i64),
+        name!(message_id, Option<i64>),
         name!(transaction_id, String),
         name!(status, &'static str),
     ),
@@ -193,17 +225,19 @@ type Rows = TableIterator<
     'static,
     (
         name!(ordinal, i32),
-        name!(message_id, i64),
+        name!(message_id, Option<i64>),
         name!(transaction_id, String),
         name!(status, &'static str),
     ),
 >;
 
 fn rows(pushed: Vec<Pushed>) -> Rows {
-    TableIterator::new(pushed.into_iter().zip(1..).map(|(p, ordinal)| {
-        let status = p.status();
-        (ordinal, p.message, p.transaction_id, status)
-    }))
+    TableIterator::new(
+        pushed
+            .into_iter()
+            .zip(1..)
+            .map(|(p, ordinal)| (ordinal, p.message, p.transaction_id, p.status.name())),
+    )
 }
 
 /// An item of `queen_push_items`, and a push in a bundle.
@@ -229,7 +263,8 @@ impl Item {
     }
 }
 
-fn message(
+/// A checked message.
+pub fn message(
     to: &Destination,
     payload: Option<Jsonb>,
     transaction_id: Option<&str>,
@@ -245,6 +280,15 @@ fn message(
 
 /// Push `messages`, in their order within each partition; results in their order.
 pub fn push(messages: Vec<Message>) -> Result<Vec<Pushed>> {
+    push_all(&messages, true)
+}
+
+/// Push messages that were let in when they were scheduled, however many wait.
+pub fn push_due(messages: Vec<Message>) -> Result<Vec<Pushed>> {
+    push_all(&messages, false)
+}
+
+fn push_all(messages: &[Message], is_limited: bool) -> Result<Vec<Pushed>> {
     // Ascending, so that two calls wait for each other's transaction_ids in one order.
     let mut places: BTreeMap<&Destination, Vec<usize>> = BTreeMap::new();
     for (at, message) in messages.iter().enumerate() {
@@ -257,6 +301,9 @@ pub fn push(messages: Vec<Message>) -> Result<Vec<Pushed>> {
             Some(known) => known,
             None => find_queue(name)?,
         };
+        if is_limited {
+            depth::admit(&queue, places.len())?;
+        }
         let wanted: Vec<&Message> = places.iter().map(|&at| &messages[at]).collect();
         for (at, result) in places.iter().zip(push_to(&queue, partition, &wanted)?) {
             pushed[*at] = Some(result);
@@ -267,7 +314,7 @@ pub fn push(messages: Vec<Message>) -> Result<Vec<Pushed>> {
 }
 
 /// The queue, created where that is allowed.
-fn find_queue(name: &str) -> Result<Queue> {
+pub fn find_queue(name: &str) -> Result<Queue> {
     match Under::new_snapshot(|under| queue::find(name, under))? {
         Some(queue) => Ok(queue),
         None if settings::auto_create() => queue::find_or_create(name, clock::now()),
@@ -294,11 +341,29 @@ fn push_to(queue: &Queue, partition: &str, messages: &[&Message]) -> Result<Vec<
             payloads: members.iter().map(|i| of(i).payload).collect(),
             transaction_ids: ids.clone().any(|id| id.is_some()).then(|| ids.collect()),
             headers: headers.clone().any(|h| h.is_some()).then(|| headers.collect()),
+            only_group: None,
         });
         batch.number(&members, segment);
         pgrx::check_for_interrupts!();
     }
     Ok(batch.results())
+}
+
+/// Push a dead letter again, for its group alone; returns its message id.
+pub fn replay(queue: &Queue, group: &Group, letter: &Letter) -> i64 {
+    let xid = snapshot::assign_xid(queue.identity);
+    let segment = segment::append(NewSegment {
+        queue: queue.id,
+        partition: &letter.partition,
+        id: None,
+        xid,
+        created_at: clock::now(),
+        payloads: vec![letter.payload],
+        transaction_ids: Some(vec![Some(&letter.transaction_id)]),
+        headers: letter.headers.map(|headers| vec![Some(headers)]),
+        only_group: Some(group.id),
+    });
+    MessageId::new(segment, 0).to_sql()
 }
 
 /// The messages of a call for one partition, on their way to be segments.
@@ -412,20 +477,17 @@ impl<'a> Batch<'a> {
                 let first = self.twin[at].unwrap_or(at);
                 let own = self.ids[first].unwrap_or(MessageId::new(0, 0));
                 let given = self.messages[at].transaction_id.clone();
+                let original = self.original[first];
                 Pushed {
-                    message: self.original[first].unwrap_or(own.to_sql()),
+                    message: Some(original.unwrap_or(own.to_sql())),
                     transaction_id: given.unwrap_or_else(|| own.derived_transaction_id()),
-                    duplicate: first != at || self.original[first].is_some(),
-                    was_stored_before: self.original[first].is_some(),
+                    status: match first != at || original.is_some() {
+                        true => Status::Duplicate,
+                        false => Status::Queued,
+                    },
+                    was_stored_before: original.is_some(),
                 }
             })
             .collect()
     }
-}
-
-/// The contract names it; it is not here yet, and it is refused rather than ignored.
-pub fn not_built(what: &str) -> Error {
-    Error::new(Code::FeatureNotSupported, format!("{what} is not supported yet"))
-        .detail("This version of queen_mq does not enforce it, so it does not accept it.")
-        .hint(format!("Leave out {what}."))
 }

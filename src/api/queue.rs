@@ -4,15 +4,14 @@ use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::prelude::*;
 
 use super::args;
-use super::group::unknown_ordering;
-use super::push::not_built;
 use crate::datum::TextArray;
-use crate::error::{Error, OrRaise, Result};
+use crate::error::{Code, Error, OrRaise, Result};
+use crate::moving;
 use crate::rows::TableIterator;
 use crate::store::clock::{self, DAY};
-use crate::store::queue::{self, DEFAULT_COMPLETED_RETENTION_DAYS, Options, Queue};
-use crate::store::spi::connected;
-use crate::store::{dead_letter, group};
+use crate::store::queue::{self, Options, Queue};
+use crate::store::spi::{Under, connected};
+use crate::store::{cursor, dead_letter, group, segment};
 
 /// No option is longer than this: 100 years of 365 days.
 const LONGEST: i64 = 36_500 * DAY;
@@ -24,10 +23,13 @@ const LONGEST: i64 = 36_500 * DAY;
 /// `retry_limit` (3): `failed` settlements a message survives. `retry_delay` (0), `retry_backoff`
 /// (1.0; 1 to 100), `retry_delay_max` (1 h): the wait before redelivery after `failed`, delay ×
 /// backoff^(failures − 1), capped. `on_exhausted` ('dead_letter', or 'drop'). `dedup_window` (1 h;
-/// 0: off): how long a transaction_id is remembered.
+/// 0: off): how long a transaction_id is remembered. `max_deliveries` (none): deliveries after
+/// which a message is exhausted. `delay` (0): how old a message must be to be delivered.
+/// `retention` (none) and `completed_retention` (1 day): the age at which messages are deleted,
+/// whatever their state, and once every group has settled them. `max_depth` (none): about how many
+/// messages may wait for the slowest group.
 ///
-/// Errors: 22023 for a malformed argument; 0A000 for an option that this version does not enforce
-/// (max_deliveries, delay, retention, completed_retention, max_depth, ordering 'none').
+/// Errors: 22023 for a malformed argument; 55000 for another `ordering` while leases are live.
 ///
 /// Transaction: takes effect for others when the caller commits. Waits for a transaction that is
 /// changing or creating the same queue.
@@ -67,28 +69,12 @@ fn queen_configure(
         name!(retention, Option<Interval>),
         name!(completed_retention, Option<Interval>),
         name!(max_depth, Option<i64>),
-        name!(ordering, &'static str),
+        name!(ordering, String),
         name!(created_at, Option<TimestampWithTimeZone>),
     ),
 > {
     let (name, queue) = (|| {
         let name = args::name("queue", queue)?;
-        for (what, given) in [
-            ("max_deliveries", max_deliveries.is_some()),
-            ("delay", delay.is_some()),
-            ("retention", retention.is_some()),
-            ("completed_retention", completed_retention.is_some()),
-            ("max_depth", max_depth.is_some()),
-        ] {
-            if given {
-                return Err(not_built(what));
-            }
-        }
-        match ordering {
-            None | Some("partition") => (),
-            Some("none") => return Err(not_built("ordering \"none\"")),
-            Some(other) => return Err(unknown_ordering(other)),
-        }
         let given = checked(Options {
             lease_time,
             retry_limit,
@@ -97,6 +83,12 @@ fn queen_configure(
             retry_delay_max,
             on_exhausted: on_exhausted.map(str::to_owned),
             dedup_window,
+            max_deliveries,
+            delay,
+            retention,
+            completed_retention,
+            max_depth,
+            ordering: ordering.map(str::to_owned),
         })?;
         let unset = args::given_elements::<String>("unset", unset.map(TextArray::elements))?;
         let change = Change { given, unset: unset.unwrap_or_default(), reset: reset == Some(true) };
@@ -112,14 +104,14 @@ fn queen_configure(
         shown(o.retry_delay, o.retry_delay()),
         o.retry_backoff(),
         shown(o.retry_delay_max, o.retry_delay_max()),
-        None,
+        o.max_deliveries,
         o.on_exhausted().to_owned(),
         shown(o.dedup_window, o.dedup_window()),
-        Some(Interval::from_micros(0)),
-        None,
-        Some(Interval::from_days(DEFAULT_COMPLETED_RETENTION_DAYS)),
-        None,
-        "partition",
+        shown(o.delay, o.delay()),
+        o.retention,
+        o.completed_retention.or(Some(Interval::from_days(1))),
+        o.max_depth,
+        o.ordering().to_owned(),
         clock::timestamp(queue.created_at),
     ))
 }
@@ -139,6 +131,7 @@ fn configure(name: &str, change: Change) -> Result<Queue> {
     queue::find_or_create(name, clock::now())?;
     // Gone again in the meantime: deleted by a transaction that this one waited for.
     let mut queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
+    let ordering = queue.options.ordering().to_owned();
     if change.reset {
         queue.options = Options::default();
     }
@@ -147,61 +140,62 @@ fn configure(name: &str, change: Change) -> Result<Queue> {
     for name in &change.unset {
         unset(options, &change.given, name)?;
     }
+    if queue.options.ordering() != ordering {
+        refuse_while_leased(&queue)?;
+    }
     queue::update(&queue);
     Ok(queue)
 }
 
-fn merge(options: &mut Options, given: Options) {
-    fn set<T>(option: &mut Option<T>, given: Option<T>) {
-        if given.is_some() {
-            *option = given;
+/// Each option by its name: what is set, and what is given.
+macro_rules! options {
+    ($($name:ident),* $(,)?) => {
+        fn merge(options: &mut Options, given: Options) {
+            $(if given.$name.is_some() {
+                options.$name = given.$name;
+            })*
         }
-    }
-    set(&mut options.lease_time, given.lease_time);
-    set(&mut options.retry_limit, given.retry_limit);
-    set(&mut options.retry_delay, given.retry_delay);
-    set(&mut options.retry_backoff, given.retry_backoff);
-    set(&mut options.retry_delay_max, given.retry_delay_max);
-    set(&mut options.on_exhausted, given.on_exhausted);
-    set(&mut options.dedup_window, given.dedup_window);
+
+        /// Put one option back to its default.
+        fn unset(options: &mut Options, given: &Options, name: &str) -> Result<()> {
+            match name {
+                $(stringify!($name) if given.$name.is_some() => Err(set_and_unset(name)),
+                stringify!($name) => {
+                    options.$name = None;
+                    Ok(())
+                })*
+                other => Err(Error::invalid(
+                    format!("unknown option \"{other}\" in unset"),
+                    "A queue has no such option.",
+                    "Name options as the arguments of queen_configure are named.",
+                )),
+            }
+        }
+    };
 }
 
-/// Put one option back to its default.
-fn unset(options: &mut Options, given: &Options, name: &str) -> Result<()> {
-    let both = |given: bool| match given {
-        false => Ok(()),
-        true => Err(Error::invalid(
-            format!("{name} is both set and unset"),
-            "The option has a value in this call and is named in unset.",
-            "Do one of the two.",
-        )),
-    };
-    match name {
-        "lease_time" => (both(given.lease_time.is_some())?, options.lease_time = None).0,
-        "retry_limit" => (both(given.retry_limit.is_some())?, options.retry_limit = None).0,
-        "retry_delay" => (both(given.retry_delay.is_some())?, options.retry_delay = None).0,
-        "retry_backoff" => (both(given.retry_backoff.is_some())?, options.retry_backoff = None).0,
-        "retry_delay_max" => {
-            (both(given.retry_delay_max.is_some())?, options.retry_delay_max = None).0
-        }
-        "on_exhausted" => (both(given.on_exhausted.is_some())?, options.on_exhausted = None).0,
-        "dedup_window" => (both(given.dedup_window.is_some())?, options.dedup_window = None).0,
-        // At their defaults as long as they can't be set.
-        "max_deliveries"
-        | "delay"
-        | "retention"
-        | "completed_retention"
-        | "max_depth"
-        | "ordering" => (),
-        other => {
-            return Err(Error::invalid(
-                format!("unknown option \"{other}\" in unset"),
-                "A queue has no such option.",
-                "Name options as the arguments of queen_configure are named.",
-            ));
-        }
-    }
-    Ok(())
+options!(
+    lease_time,
+    retry_limit,
+    retry_delay,
+    retry_backoff,
+    retry_delay_max,
+    max_deliveries,
+    on_exhausted,
+    dedup_window,
+    delay,
+    retention,
+    completed_retention,
+    max_depth,
+    ordering,
+);
+
+fn set_and_unset(name: &str) -> Error {
+    Error::invalid(
+        format!("{name} is both set and unset"),
+        "The option has a value in this call and is named in unset.",
+        "Do one of the two.",
+    )
 }
 
 /// Options within their ranges.
@@ -216,10 +210,31 @@ fn checked(options: Options) -> Result<Options> {
         ("retry_delay", options.retry_delay),
         ("retry_delay_max", options.retry_delay_max),
         ("dedup_window", options.dedup_window),
+        ("delay", options.delay),
     ] {
         if let Some(value) = value {
             args::length(what, value, 0, LONGEST, "0 to 100 years")?;
         }
+    }
+    for (what, value) in
+        [("retention", options.retention), ("completed_retention", options.completed_retention)]
+    {
+        if let Some(value) = value {
+            args::length(what, value, 1, LONGEST, "more than 0, at most 100 years")?;
+        }
+    }
+    if let Some(max) = options.max_deliveries {
+        args::within("max_deliveries", max, 1, i32::MAX)?;
+    }
+    if let Some(max) = options.max_depth.filter(|max| *max < 1) {
+        return Err(Error::invalid(
+            "max_depth is out of range",
+            format!("It is {max}."),
+            "Pass 1 or more.",
+        ));
+    }
+    if let Some(ordering) = &options.ordering {
+        args::ordering(ordering)?;
     }
     if let Some(factor) = options.retry_backoff.filter(|f| !(1.0..=100.0).contains(f)) {
         return Err(Error::invalid(
@@ -238,8 +253,28 @@ fn checked(options: Options) -> Result<Options> {
     }
 }
 
-/// Remove `queue`: its log, groups, leases and dead letters. Markers stay. Returns the number of
-/// messages removed. Settling a lease of it is QN003 from then on.
+/// Ordered and unordered groups hold leases in different ways.
+fn refuse_while_leased(queue: &Queue) -> Result<()> {
+    Under::new_snapshot(|under| {
+        let now = clock::now();
+        for group in group::of_queue(&queue.name, under)? {
+            for located in cursor::of_group(group.id, &group.start, under)? {
+                if located.cursor.live_lease(now, queue.identity.void_before).is_some() {
+                    return Err(Error::new(
+                        Code::ObjectNotInPrerequisiteState,
+                        format!("the ordering of queue \"{}\" can't be changed now", queue.name),
+                    )
+                    .detail(format!("Partition \"{}\" is leased.", located.partition))
+                    .hint("Change it when no lease is live."));
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Remove `queue`: its log, groups, leases, timers and dead letters. Markers stay. Returns the
+/// number of messages removed. Settling a lease of it is QN003 from then on.
 ///
 /// Errors: 42704 if there is no such queue; 22023.
 ///
@@ -252,9 +287,31 @@ fn queen_delete_queue(queue: Option<&str>) -> i64 {
         let name = args::name("queue", queue)?;
         connected(|| {
             let queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
-            group::delete(&group::of_queue(name)?);
+            group::delete(&Under::new_snapshot(|under| group::of_queue(name, under))?);
             dead_letter::delete_of_queue(name);
-            queue::delete(&queue)
+            let messages = segment::delete_all(queue.id);
+            queue::delete(&queue);
+            Ok(messages)
+        })
+    })()
+    .or_raise()
+}
+
+/// Remove all messages of `queue`; options and groups stay. Returns how many. Whoever holds a lease
+/// on one of them has lost it (QN002). Timers and dead letters stay.
+///
+/// Errors: 42704 if there is no such queue; 22023; 40001 in REPEATABLE READ.
+///
+/// Transaction: takes effect when the caller commits; a message whose push has not committed by the
+/// time of the call stays. Waits for transactions that have popped or settled and not ended.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_purge(queue: Option<&str>) -> i64 {
+    (|| {
+        let name = args::name("queue", queue)?;
+        connected(|| {
+            let found = Under::new_snapshot(|under| queue::find(name, under))?;
+            moving::purge(&found.ok_or_else(|| Error::no_such_queue(name))?)
         })
     })()
     .or_raise()

@@ -6,13 +6,14 @@ use queen_engine::discovery::{Discovery, Stream};
 
 use crate::error::{Error, Result};
 use crate::store::clock::{self, Moment};
-use crate::store::discovery::{self, NewsOf};
-use crate::store::group::{self, Group, Patience, QUEUE_MODE};
+use crate::store::discovery::{self, news};
+use crate::store::group::{self, Group, NewGroup, Patience, QUEUE_MODE};
 use crate::store::identity::Identity;
 use crate::store::queue::Queue;
 use crate::store::segment;
 use crate::store::snapshot::{self, Taken};
 use crate::store::spi::Under;
+use crate::store::tally;
 
 /// Where a new group begins to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,13 +51,57 @@ impl Mode {
 #[derive(Debug)]
 pub struct Registration {
     at: Moment,
-    start_at: Option<Moment>,
     start: Start,
+    initial: i64,
+    baseline: Option<i64>,
+    ordering: Option<String>,
     discovery: Discovery,
     /// There was something for the group when this was made.
     has_messages: bool,
     /// What has come since.
     since: Stream<(String, u64)>,
+}
+
+/// Where a group begins that wants what `mode` says, as of one snapshot.
+#[derive(Debug)]
+pub struct Beginning {
+    pub start: Start,
+    pub discovery: Discovery,
+    /// Visible messages that are for it; None: all that are in the log.
+    pub messages: Option<i64>,
+}
+
+impl Beginning {
+    /// `last_drawn`: a segment id that was drawn before the snapshot was looked at. `queue`: its
+    /// id, if it exists.
+    pub fn of(
+        mode: Mode,
+        queue: Option<i64>,
+        last_drawn: u64,
+        taken: &Taken,
+        under: &Under,
+    ) -> Self {
+        let Taken { snapshot, xmax } = taken;
+        match mode {
+            Mode::All => {
+                Self { start: Start::default(), discovery: Discovery::default(), messages: None }
+            }
+            Mode::New => Self {
+                start: Start::after(last_drawn, snapshot),
+                discovery: Discovery::starting_at(snapshot, *xmax),
+                messages: Some(0),
+            },
+            Mode::From(at) => {
+                let before = queue.map(|queue| segment::position_before(queue, at, under));
+                let (position, messages) = before.unwrap_or_default();
+                Self {
+                    start: Start { since: Some(at), ..Start::after(position, snapshot) },
+                    discovery: Discovery::default(),
+                    messages: Some(messages),
+                }
+            }
+        }
+    }
 }
 
 impl Registration {
@@ -65,6 +110,7 @@ impl Registration {
         group: &str,
         queue: Option<&Queue>,
         mode: Mode,
+        ordering: Option<String>,
         identity: Identity,
     ) -> Result<Self> {
         let mode = if group == QUEUE_MODE { Mode::All } else { mode };
@@ -72,35 +118,29 @@ impl Registration {
             // The id before the transactions: one drawn up to here belongs to a transaction that
             // `describe` counts among the holes.
             let last_drawn = segment::last_drawn_id(under);
-            let Taken { snapshot, xmax } = snapshot::describe(under, identity);
-            let mut new = Self {
-                at: clock::now(),
-                start_at: None,
-                start: Start::default(),
-                discovery: Discovery::default(),
-                has_messages: false,
-                since: Stream::starting_at(&snapshot, xmax),
+            let taken = snapshot::describe(under, identity);
+            let since = Stream::starting_at(&taken.snapshot, taken.xmax);
+            let id = queue.map(|queue| queue.id);
+            let beginning = Beginning::of(mode, id, last_drawn, &taken, under);
+            let (has_messages, removed) = match (beginning.messages, id) {
+                (Some(messages), _) => (messages > 0, None),
+                (None, None) => (false, Some(0)),
+                (None, Some(id)) => {
+                    let has_any = !news(id, 0, &Default::default(), false, 1, under).is_empty();
+                    let (_, tally) = tally::newest(id, under)?;
+                    (has_any, Some(tally.removed_messages as i64))
+                }
             };
-            match (mode, queue) {
-                (Mode::All, None) => (),
-                (Mode::All, Some(queue)) => {
-                    let news = NewsOf { queue: queue.id, start_at: None };
-                    new.has_messages =
-                        !news.after(0, &Default::default(), false, 1, under).is_empty();
-                }
-                (Mode::New, _) => {
-                    new.discovery = Discovery::starting_at(&snapshot, xmax);
-                    new.start = Start { position: last_drawn, holes: snapshot.holes };
-                }
-                (Mode::From(at), queue) => {
-                    let before = queue.map(|queue| segment::position_before(queue.id, at, under));
-                    let (position, has_messages) = before.unwrap_or_default();
-                    new.start_at = Some(at);
-                    new.start = Start { position, holes: snapshot.holes };
-                    new.has_messages = has_messages;
-                }
-            }
-            Ok(new)
+            Ok(Self {
+                at: clock::now(),
+                start: beginning.start,
+                initial: beginning.messages.unwrap_or(0),
+                baseline: removed,
+                ordering,
+                discovery: beginning.discovery,
+                has_messages,
+                since,
+            })
         })
     }
 
@@ -112,24 +152,26 @@ impl Registration {
         }
         Under::new_snapshot(|under| {
             let taken = snapshot::describe(under, identity);
-            let news = NewsOf { queue: queue.id, start_at: None };
             let stream = &self.since;
             let late = stream.finished(&taken.snapshot);
-            let is_late = |(xid, key): &(u64, _)| !news.after(*xid, key, true, 1, under).is_empty();
+            let is_late =
+                |(xid, key): &(u64, _)| !news(queue.id, *xid, key, true, 1, under).is_empty();
             Ok(late.iter().any(is_late)
-                || !news.after(stream.xid, &stream.key, false, 1, under).is_empty())
+                || !news(queue.id, stream.xid, &stream.key, false, 1, under).is_empty())
         })
     }
 
     /// Write the registration. None where somebody else registers the same group.
     pub fn write(
-        mut self,
+        self,
         queue: &str,
         name: &str,
         patience: Patience,
     ) -> Option<(Group, (i64, Discovery))> {
-        let group = group::register(queue, name, self.at, self.start_at, self.start, patience)?;
-        let revision = discovery::append(group.id, 0, &mut self.discovery);
-        Some((group, (revision, self.discovery)))
+        let Self { at: now, start, initial, baseline, ordering, mut discovery, .. } = self;
+        let new = NewGroup { now, start, initial, baseline, ordering };
+        let group = group::register(queue, name, new, patience)?;
+        let revision = discovery::append(group.id, 0, &mut discovery);
+        Some((group, (revision, discovery)))
     }
 }

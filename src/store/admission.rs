@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use pgrx::pg_sys;
 
 use super::clock::{At, Moment};
-use super::spi::{Columns, Statement, arg};
+use super::spi::{Columns, Statement, Under, arg};
+use super::table::{From, Index, Table, Value};
 
 // In order of the key, so that two calls with the same ids in another order don't deadlock. A row
 // that is not returned stands for its window: it is a duplicate, now locked by us.
@@ -73,4 +74,15 @@ pub fn admit(
 /// Give ids just admitted the message ids they got in the end.
 pub fn renumber(queue: i64, partition: &str, ids: &[&str], messages: &[i64]) {
     RENUMBER.run(&[arg(queue), arg(partition), arg(ids.to_vec()), arg(messages.to_vec())]);
+}
+
+static REMEMBERED: Index = Index { table: Table(c"admission"), name: c"admission_once" };
+
+/// The message of a transaction_id that was admitted after `since`.
+pub fn find(queue: i64, partition: &str, id: &str, since: Moment) -> Option<i64> {
+    let key = [Value::Int(queue), Value::Text(partition), Value::Text(id)];
+    let found = Under::new_snapshot(|under| {
+        Ok(REMEMBERED.end(&key, From::Start, under, |row| (row.need(4), row.need::<At>(5).0)))
+    });
+    found.ok().flatten().filter(|(_, at)| *at > since).map(|(message, _)| message)
 }

@@ -1,8 +1,11 @@
 //! The server's clock, and its types in microseconds.
 
+use pgrx::PgTryBuilder;
 use pgrx::datum::ToIsoString;
 use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::{FromDatum, IntoDatum, pg_sys};
+
+use crate::error::{Error, Result};
 
 /// Microseconds since 2000-01-01 UTC, as PostgreSQL stores a timestamptz.
 pub type Moment = i64;
@@ -60,6 +63,22 @@ pub fn micros(interval: Interval) -> Option<i64> {
 
 pub fn interval(micros: i64) -> Option<Interval> {
     Interval::new(0, 0, micros).ok()
+}
+
+/// What a moment before PostgreSQL's first day is taken for.
+pub const EARLIEST: Moment = -730 * 1000 * DAY;
+
+/// From text, as PostgreSQL reads a timestamptz.
+pub fn parse(text: &str) -> Result<Moment> {
+    let read = || text.parse::<TimestampWithTimeZone>().ok().map(moment);
+    let read = PgTryBuilder::new(read).catch_others(|_| None).execute();
+    read.ok_or_else(|| {
+        Error::invalid(
+            format!("\"{text}\" is not a time"),
+            "It does not read as a timestamptz.",
+            "Use ISO 8601, for instance 2026-12-01T00:00:00Z.",
+        )
+    })
 }
 
 /// As in an error's DETAIL: `2026-11-29 12:00:00.5+00`.

@@ -124,20 +124,59 @@ fn stale() -> Error {
 /// Create the cursor, locked by being new. None where somebody else has just done so or is about
 /// to: an insert of the same key would wait for them.
 pub fn try_create(group: i64, partition: &str) -> Result<Option<Located>> {
-    if !advisory::try_lock(&format!("cursor {group} {partition}")) {
+    if !advisory::try_lock(&name_of(group, partition)) {
         return Ok(None);
     }
-    // Whoever had the lock before has committed: the latest snapshot sees what they did.
-    let key = [Value::Int(group), Value::Text(partition)];
-    let exists = |under: &Under| Ok(BY_PARTITION.end(&key, From::Start, under, |_| ()).is_some());
-    if Under::latest_snapshot(exists)? {
+    if exists(group, partition)? {
         return if one_snapshot_per_transaction() { Err(stale()) } else { Ok(None) };
     }
-    let id = table::draw(c"cursor_id_seq");
-    CURSORS.insert(&[arg(id), arg(group), arg(partition)]);
+    let id = insert(group, partition);
     let partition = partition.to_owned();
     let cursor = Cursor::default();
-    Ok(Some(Located { id: unsigned(id), group, partition, revision: 0, cursor }))
+    Ok(Some(Located { id, group, partition, revision: 0, cursor }))
+}
+
+/// See that the cursor exists, waiting for a transaction that is creating it.
+pub fn create(group: i64, partition: &str) -> Result<()> {
+    if !exists(group, partition)? {
+        advisory::lock(&name_of(group, partition));
+        if !exists(group, partition)? {
+            insert(group, partition);
+        }
+    }
+    Ok(())
+}
+
+/// Keep others from creating the cursor, to the end of the transaction. False if somebody is at it.
+pub fn try_prevent(group: i64, partition: &str) -> Result<bool> {
+    Ok(advisory::try_lock(&name_of(group, partition)) && !exists(group, partition)?)
+}
+
+fn name_of(group: i64, partition: &str) -> String {
+    format!("cursor {group} {partition}")
+}
+
+/// Whether there is such a cursor at this moment: whoever held its name before has committed, and
+/// the latest snapshot sees what they did.
+fn exists(group: i64, partition: &str) -> Result<bool> {
+    let key = [Value::Int(group), Value::Text(partition)];
+    Under::latest_snapshot(|under| Ok(BY_PARTITION.end(&key, From::Start, under, |_| ()).is_some()))
+}
+
+fn insert(group: i64, partition: &str) -> u64 {
+    let id = table::draw(c"cursor_id_seq");
+    CURSORS.insert(&[arg(id), arg(group), arg(partition)]);
+    unsigned(id)
+}
+
+static IDS_OF: Statement = Statement::new(
+    "SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1) ORDER BY id",
+    &[pg_sys::INT8ARRAYOID],
+);
+
+/// The cursors of the groups, ascending.
+pub fn ids_of(groups: &[i64], under: &Under) -> Vec<u64> {
+    IDS_OF.read(&[arg(groups.to_vec())], under).map(|row| unsigned(row.need(1))).collect()
 }
 
 /// Lock the cursors, in the order given, which is ascending, waiting for whoever has them; those
@@ -201,12 +240,14 @@ pub fn append(at: &Located, state: &Cursor, notice: Notice) {
 const PRUNED: i64 = 64;
 
 static PRUNE: Statement = Statement::new(
-    "DELETE FROM queen_mq.progress WHERE cursor_id = $1 AND revision > $2 AND revision <= $3",
+    "DELETE FROM queen_mq.progress WHERE ctid = ANY (ARRAY(
+         SELECT ctid FROM queen_mq.progress
+         WHERE cursor_id = $1 AND revision > $2 AND revision <= $3 FOR UPDATE SKIP LOCKED))",
     &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID],
 );
 
 /// Every 64th revision removes the 64 before the last 64. The lower bound keeps the scan away from
-/// the end of the index where rows die.
+/// the end of the index where rows die. What a sweep is deleting is left to it.
 fn prune(cursor: u64, revision: i64) {
     if revision % PRUNED == 0 && revision > PRUNED {
         PRUNE.run(&[arg(signed(cursor)), arg(revision - 2 * PRUNED), arg(revision - PRUNED)]);

@@ -5,8 +5,9 @@ use queen_engine::message::MessageId;
 use queen_engine::settle::DeadLetter;
 
 use super::clock::{At, Moment};
+use super::signed;
 use super::spi::{Columns, Statement, arg};
-use super::{signed, unsigned};
+use crate::datum::Jsonb;
 
 // The copy is made from the log by PostgreSQL; the payload does not pass through this process's
 // hands. A message without a transaction_id of its own gets the derived one.
@@ -62,6 +63,47 @@ static COUNT: Statement = Statement::new(
     &[pg_sys::TEXTOID, pg_sys::TEXTOID],
 );
 
-pub fn count(queue: &str, group: &str) -> u64 {
-    COUNT.run(&[arg(queue), arg(group)]).first().map_or(0, |row| unsigned(row.need::<i64>(1)))
+pub fn count(queue: &str, group: &str) -> i64 {
+    COUNT.run(&[arg(queue), arg(group)]).first().map_or(0, |row| row.need(1))
+}
+
+/// A dead letter taken out.
+pub struct Letter {
+    pub queue: String,
+    /// '' is queue mode.
+    pub group: String,
+    pub partition: String,
+    pub transaction_id: String,
+    pub payload: Jsonb,
+    pub headers: Option<Jsonb>,
+}
+
+static TAKE: Statement = Statement::new(
+    "DELETE FROM queen_mq.dead_letter WHERE id = $1
+     RETURNING queue, consumer_group, partition, transaction_id, payload, headers",
+    &[pg_sys::INT8OID],
+);
+
+/// Take a dead letter out; None if there is none. Its values live until SPI closes.
+pub fn take(id: i64) -> Option<Letter> {
+    TAKE.run(&[arg(id)]).first().map(|row| Letter {
+        queue: row.need(1),
+        group: row.need(2),
+        partition: row.need(3),
+        transaction_id: row.need(4),
+        payload: row.need(5),
+        headers: row.get(6),
+    })
+}
+
+static PURGE: Statement = Statement::new(
+    "DELETE FROM queen_mq.dead_letter
+     WHERE queue = $1 AND ($2 IS NULL OR consumer_group = $2) AND ($3 IS NULL OR failed_at < $3)",
+    &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],
+);
+
+/// Delete dead letters of the queue that failed before a moment; returns how many.
+pub fn purge(queue: &str, group: Option<&str>, before: Option<Moment>) -> i64 {
+    PURGE.run(&[arg(queue), group.and_then(arg), before.and_then(|at| arg(At(at)))]).affected()
+        as i64
 }

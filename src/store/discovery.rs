@@ -3,6 +3,7 @@
 use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::discovery::Discovery;
+use queen_engine::tally::Arrived;
 
 use super::clock::{At, Moment};
 use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
@@ -59,6 +60,14 @@ pub fn try_lead(group: i64) -> bool {
     advisory::try_lock(&format!("discovery {group}"))
 }
 
+static DELETE: Statement =
+    Statement::new("DELETE FROM queen_mq.discovery WHERE group_id = $1", &[pg_sys::INT8OID]);
+
+/// Forget where the group has looked.
+pub fn delete(group: i64) {
+    DELETE.run(&[arg(group)]);
+}
+
 static ALL: Statement = Statement::new("SELECT state FROM queen_mq.discovery", &[]);
 
 /// The highest transaction id that any state stands at.
@@ -71,48 +80,40 @@ pub fn highest_xid() -> Result<u64> {
     Ok(highest)
 }
 
-/// A segment that tells of its partition.
-pub struct News {
-    pub xid: u64,
-    pub partition: String,
-    pub segment: u64,
-    pub messages: u64,
-}
-
 static NEWS: Index = Index { table: Table(c"segment"), name: c"segment_news" };
 
-/// Which segments to look at for news.
-pub struct NewsOf {
-    pub queue: i64,
-    pub start_at: Option<Moment>,
+/// A segment that tells of its partition.
+pub struct News {
+    pub segment: Arrived,
+    pub created_at: Moment,
+    /// For this group alone.
+    pub only_group: Option<i64>,
 }
 
-impl NewsOf {
-    /// Segments of the queue after (xid, key), in order; or, `within`, those of that transaction.
-    /// Messages from before the group's start_at do not count.
-    pub fn after(
-        &self,
-        xid: u64,
-        key: &(String, u64),
-        within: bool,
-        limit: usize,
-        under: &Under,
-    ) -> Vec<News> {
-        let (queue, xid) = (Value::Int(self.queue), Value::Int(signed(xid)));
-        let (partition, segment) = (Value::Text(&key.0), Value::Int(signed(key.1)));
-        let read = |row: &Tuple| News {
+/// Segments of the queue after (xid, key), in order; or, `within`, those of that transaction.
+pub fn news(
+    queue: i64,
+    xid: u64,
+    key: &(String, u64),
+    within: bool,
+    limit: usize,
+    under: &Under,
+) -> Vec<News> {
+    let (queue, xid) = (Value::Int(queue), Value::Int(signed(xid)));
+    let (partition, segment) = (Value::Text(&key.0), Value::Int(signed(key.1)));
+    let read = |row: &Tuple| News {
+        segment: Arrived {
             xid: unsigned(row.need(3)),
-            partition: row.need(6),
-            segment: unsigned(row.need(2)),
-            messages: match self.start_at {
-                Some(at) if row.need::<At>(4).0 < at => 0,
-                _ => u64::from(row.need::<i16>(5) as u16),
-            },
-        };
-        match within {
-            true => NEWS.after(&[queue, xid], &[partition, segment], None, limit, under, read),
-            false => NEWS.after(&[queue], &[xid, partition, segment], None, limit, under, read),
-        }
+            key: (row.need(6), unsigned(row.need(2))),
+            messages: u64::from(row.need::<i16>(5) as u16),
+            bytes: row.stored_size(7),
+        },
+        created_at: row.need::<At>(4).0,
+        only_group: row.get(10),
+    };
+    match within {
+        true => NEWS.after(&[queue, xid], &[partition, segment], None, limit, under, read),
+        false => NEWS.after(&[queue], &[xid, partition, segment], None, limit, under, read),
     }
 }
 

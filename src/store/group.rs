@@ -18,14 +18,19 @@ pub const QUEUE_MODE: &str = "";
 pub struct Group {
     pub id: i64,
     pub registered_at: Moment,
-    /// Messages created before this moment are not for this group.
-    pub start_at: Option<Moment>,
     pub start: Start,
+    /// Messages that were there at the start and are for the group.
+    pub initial: i64,
+    /// Messages that have arrived in the queue and are not for the group, or are gone; None as long
+    /// as they have not been counted.
+    pub baseline: Option<i64>,
+    /// None: as the queue has it.
+    pub ordering: Option<String>,
 }
 
 static FIND_ALL: Statement = Statement::new(
-    "SELECT id, queue, name, registered_at, start_at, start FROM queen_mq.consumer_group
-     WHERE queue = $1",
+    "SELECT id, queue, name, registered_at, start, initial, baseline, ordering FROM queen_mq.consumer_group
+     WHERE queue = $1 ORDER BY id",
     &[pg_sys::TEXTOID],
 );
 
@@ -34,8 +39,10 @@ fn read(row: &impl Columns) -> Result<Group> {
     Ok(Group {
         id: row.need(1),
         registered_at: row.need::<At>(4).0,
-        start_at: row.get::<At>(5).map(|at| at.0),
-        start: decode(&row.need::<Vec<u8>>(6), "the start of a consumer group")?,
+        start: decode(&row.need::<Vec<u8>>(5), "the start of a consumer group")?,
+        initial: row.need(6),
+        baseline: row.get(7),
+        ordering: row.get(8),
     })
 }
 
@@ -53,7 +60,7 @@ pub fn queue_of(group: i64, under: &Under) -> Option<String> {
 }
 
 static ALL: Statement = Statement::new(
-    "SELECT id, queue, name, registered_at, start_at, start FROM queen_mq.consumer_group
+    "SELECT id, queue, name, registered_at, start, initial, baseline, ordering FROM queen_mq.consumer_group
      ORDER BY queue, name",
     &[],
 );
@@ -63,8 +70,18 @@ pub fn all(under: &Under) -> Result<Vec<(String, String, Group)>> {
     ALL.read(&[], under).map(|row| Ok((row.need(2), row.need(3), read(&row)?))).collect()
 }
 
-pub fn of_queue(queue: &str) -> Result<Vec<Group>> {
-    FIND_ALL.run(&[arg(queue)]).map(|row| read(&row)).collect()
+/// The groups of a queue with their names, in the order of these.
+pub fn of_queue_named(queue: &str, under: &Under) -> Result<Vec<(String, Group)>> {
+    let read = |row: super::spi::Row| Ok((row.need(3), read(&row)?));
+    let mut groups: Vec<_> =
+        FIND_ALL.read(&[arg(queue)], under).map(read).collect::<Result<Vec<(String, Group)>>>()?;
+    groups.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok(groups)
+}
+
+/// The groups of a queue, in the order of their ids.
+pub fn of_queue(queue: &str, under: &Under) -> Result<Vec<Group>> {
+    FIND_ALL.read(&[arg(queue)], under).map(|row| read(&row)).collect()
 }
 
 /// What to do about a transaction that is registering the same group.
@@ -75,44 +92,92 @@ pub enum Patience {
 }
 
 static REGISTER: Statement = Statement::new(
-    "INSERT INTO queen_mq.consumer_group (queue, name, registered_at, start_at, start)
-     VALUES ($1, $2, $3, $4, $5) ON CONFLICT ON CONSTRAINT consumer_group_once DO NOTHING
+    "INSERT INTO queen_mq.consumer_group (queue, name, registered_at, start, initial, baseline, ordering)
+     VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT ON CONSTRAINT consumer_group_once DO NOTHING
      RETURNING id",
     &[
         pg_sys::TEXTOID,
         pg_sys::TEXTOID,
         pg_sys::TIMESTAMPTZOID,
-        pg_sys::TIMESTAMPTZOID,
         pg_sys::BYTEAOID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::TEXTOID,
     ],
 );
 
+/// A group to be registered.
+#[derive(Debug)]
+pub struct NewGroup {
+    pub now: Moment,
+    pub start: Start,
+    pub initial: i64,
+    pub baseline: Option<i64>,
+    pub ordering: Option<String>,
+}
+
 /// Register the group. None where somebody else has just done so; or, not to wait for them, is
 /// about to.
-pub fn register(
-    queue: &str,
-    name: &str,
-    now: Moment,
-    start_at: Option<Moment>,
-    start: Start,
-    patience: Patience,
-) -> Option<Group> {
+pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> Option<Group> {
     let lock = format!("consumer_group {queue}\n{name}");
     match patience {
         Patience::Wait => advisory::lock(&lock),
         Patience::PassBy if advisory::try_lock(&lock) => (),
         Patience::PassBy => return None,
     }
+    let NewGroup { now, start, initial, baseline, ordering } = new;
     let row = REGISTER
         .run(&[
             arg(queue),
             arg(name),
             arg(At(now)),
-            start_at.and_then(|at| arg(At(at))),
             arg(encode(&start)),
+            arg(initial),
+            baseline.and_then(arg),
+            ordering.clone().and_then(arg),
         ])
         .first()?;
-    Some(Group { id: row.need(1), registered_at: now, start_at, start })
+    Some(Group { id: row.need(1), registered_at: now, start, initial, baseline, ordering })
+}
+
+static MOVE: Statement = Statement::new(
+    "UPDATE queen_mq.consumer_group SET start = $2, initial = $3, baseline = $4 WHERE id = $1",
+    &[pg_sys::INT8OID, pg_sys::BYTEAOID, pg_sys::INT8OID, pg_sys::INT8OID],
+);
+
+/// New cursors of the group begin at `start` from now on. `initial` and `baseline`: as in [`Group`].
+pub fn move_to(group: i64, start: &Start, initial: i64, baseline: Option<i64>) {
+    MOVE.run(&[arg(group), arg(encode(start)), arg(initial), baseline.and_then(arg)]);
+}
+
+static SET_BASELINE: Statement = Statement::new(
+    "UPDATE queen_mq.consumer_group SET baseline = $2 WHERE id = $1",
+    &[pg_sys::INT8OID, pg_sys::INT8OID],
+);
+
+/// What is not for the group has been counted.
+pub fn set_baseline(group: i64, baseline: i64) {
+    SET_BASELINE.run(&[arg(group), arg(baseline)]);
+}
+
+static WRITE_OFF: Statement = Statement::new(
+    "UPDATE queen_mq.consumer_group SET baseline = baseline + $2 WHERE id = $1",
+    &[pg_sys::INT8OID, pg_sys::INT8OID],
+);
+
+/// So many messages more are not to be had for the group.
+pub fn write_off(group: i64, messages: i64) {
+    if messages != 0 {
+        WRITE_OFF.run(&[arg(group), arg(messages)]);
+    }
+}
+
+static FORGET: Statement =
+    Statement::new("DELETE FROM queen_mq.consumer_group WHERE id = $1", &[pg_sys::INT8OID]);
+
+/// Remove the group alone. What is left of its cursors answers late acks, and is swept up.
+pub fn forget(group: i64) {
+    FORGET.run(&[arg(group)]);
 }
 
 static DELETE: [Statement; 4] = [

@@ -2,12 +2,14 @@
 
 use pgrx::pg_sys;
 
+use super::clock::{At, Moment};
 use super::spi::{Columns, Statement, arg};
 use super::{signed, table, unsigned};
 
 static INSERT: Statement = Statement::new(
-    "INSERT INTO queen_mq.lease_set (id, cursor_ids) OVERRIDING SYSTEM VALUE VALUES ($1, $2)",
-    &[pg_sys::INT8OID, pg_sys::INT8ARRAYOID],
+    "INSERT INTO queen_mq.lease_set (id, cursor_ids, created_at) OVERRIDING SYSTEM VALUE
+     VALUES ($1, $2, $3)",
+    &[pg_sys::INT8OID, pg_sys::INT8ARRAYOID, pg_sys::TIMESTAMPTZOID],
 );
 static FIND: Statement = Statement::new(
     "SELECT unnest(cursor_ids) FROM queen_mq.lease_set WHERE id = $1",
@@ -19,10 +21,10 @@ pub fn draw_id() -> u64 {
     unsigned(table::draw(c"lease_set_id_seq"))
 }
 
-pub fn insert(id: u64, cursors: &[u64]) {
+pub fn insert(id: u64, cursors: &[u64], now: Moment) {
     let mut cursors: Vec<i64> = cursors.iter().copied().map(signed).collect();
     cursors.sort_unstable();
-    INSERT.run(&[arg(signed(id)), arg(cursors)]);
+    INSERT.run(&[arg(signed(id)), arg(cursors), arg(At(now))]);
 }
 
 /// The cursors of the set, ascending; none where it is not known.

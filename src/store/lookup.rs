@@ -37,23 +37,24 @@ pub fn for_pop(queue: &str, group: &str) -> Result<ForPop> {
     })
 }
 
-/// Cursors of one group, ascending, locked, with their newest states and their queue.
+/// Cursors of one group, ascending, locked, with their newest states.
 pub struct ForSettle {
-    pub queue: Queue,
+    /// None: the group has been removed, and its leases with it.
+    pub queue: Option<Queue>,
+    pub identity: Identity,
     pub located: Vec<Located>,
 }
 
 /// Lock the cursors, which are ascending, waiting for whoever has them, and read what they are.
-/// None where they, or their queue, are not there any more.
-pub fn for_settle(cursors: &[u64]) -> Result<Option<ForSettle>> {
+pub fn for_settle(cursors: &[u64]) -> Result<ForSettle> {
     let locked = cursor::lock(cursors)?;
-    let Some(&(_, group, _)) = locked.first() else { return Ok(None) };
     Under::new_snapshot(|under| {
-        let queue = match group::queue_of(group, under) {
+        let name = locked.first().and_then(|&(_, group, _)| group::queue_of(group, under));
+        let queue = match name {
             Some(name) => queue::find(&name, under)?,
             None => None,
         };
-        let located = cursor::locate(locked, under)?;
-        Ok(queue.map(|queue| ForSettle { queue, located }))
+        let identity = queue.as_ref().map_or_else(identity::current, |queue| Ok(queue.identity))?;
+        Ok(ForSettle { queue, identity, located: cursor::locate(locked, under)? })
     })
 }

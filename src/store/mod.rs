@@ -16,7 +16,10 @@ pub mod receipt;
 pub mod segment;
 pub mod snapshot;
 pub mod spi;
-mod table;
+pub mod sweep;
+pub mod table;
+pub mod tally;
+pub mod timer;
 
 use queen_engine::codec;
 use serde::de::DeserializeOwned;

@@ -3,11 +3,11 @@
 use pgrx::datum::Interval;
 use pgrx::{IntoDatum, pg_sys};
 
-use super::clock::{At, HOUR, Moment, SECOND, micros};
+use super::clock::{At, DAY, HOUR, Moment, SECOND, micros};
 use super::identity::{self, Identity};
 use super::spi::{Arg, Columns, Statement, Under, arg};
 use super::table::{From, Index, Table, Tuple, Value};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// A queue's options as set; None is the default.
 #[derive(Clone, Debug, Default)]
@@ -19,13 +19,22 @@ pub struct Options {
     pub retry_delay_max: Option<Interval>,
     pub on_exhausted: Option<String>,
     pub dedup_window: Option<Interval>,
+    pub max_deliveries: Option<i32>,
+    pub delay: Option<Interval>,
+    pub retention: Option<Interval>,
+    pub completed_retention: Option<Interval>,
+    pub max_depth: Option<i64>,
+    pub ordering: Option<String>,
 }
 
 /// A queue.
 #[derive(Clone, Debug)]
 pub struct Queue {
     pub id: i64,
+    pub name: String,
     pub created_at: Moment,
+    /// A message was scheduled once.
+    pub uses_timers: bool,
     /// How transaction ids are stored.
     pub identity: Identity,
     pub options: Options,
@@ -35,10 +44,10 @@ pub const DEFAULT_LEASE_TIME: i64 = 60 * SECOND;
 pub const DEFAULT_RETRY_LIMIT: i32 = 3;
 pub const DEFAULT_RETRY_BACKOFF: f64 = 1.0;
 pub const DEFAULT_RETRY_DELAY_MAX: i64 = HOUR;
-pub const DEFAULT_ON_EXHAUSTED: &str = "dead_letter";
+/// A value of on_exhausted, and the default.
+pub const DEAD_LETTER: &str = "dead_letter";
 pub const DEFAULT_DEDUP_WINDOW: i64 = HOUR;
-/// What the contract names; nothing is deleted by age in this version.
-pub const DEFAULT_COMPLETED_RETENTION_DAYS: i32 = 1;
+pub const DEFAULT_COMPLETED_RETENTION: i64 = DAY;
 
 impl Options {
     pub fn lease_time(&self) -> i64 {
@@ -62,11 +71,32 @@ impl Options {
     }
 
     pub fn on_exhausted(&self) -> &str {
-        self.on_exhausted.as_deref().unwrap_or(DEFAULT_ON_EXHAUSTED)
+        self.on_exhausted.as_deref().unwrap_or(DEAD_LETTER)
     }
 
     pub fn dedup_window(&self) -> i64 {
         length(self.dedup_window, DEFAULT_DEDUP_WINDOW)
+    }
+
+    pub fn max_deliveries(&self) -> Option<u32> {
+        self.max_deliveries.map(|max| max as u32)
+    }
+
+    pub fn delay(&self) -> i64 {
+        length(self.delay, 0)
+    }
+
+    /// None: messages are kept, whatever their age.
+    pub fn retention(&self) -> Option<i64> {
+        self.retention.and_then(micros)
+    }
+
+    pub fn ordering(&self) -> &str {
+        self.ordering.as_deref().unwrap_or("partition")
+    }
+
+    pub fn completed_retention(&self) -> i64 {
+        length(self.completed_retention, DEFAULT_COMPLETED_RETENTION)
     }
 }
 
@@ -77,16 +107,17 @@ fn length(option: Option<Interval>, default: i64) -> i64 {
 // As sql/tables.sql has them.
 macro_rules! columns {
     () => {
-        "id, name, created_at, system_identifier, xid_offset, restored_at, lease_time, retry_limit,
-         retry_delay, retry_backoff, retry_delay_max, on_exhausted, dedup_window"
+        "id, name, created_at, system_identifier, xid_offset, restored_at, uses_timers, lease_time,
+         retry_limit, retry_delay, retry_backoff, retry_delay_max, on_exhausted, dedup_window,
+         max_deliveries, delay, retention, completed_retention, max_depth, ordering"
     };
 }
 
 static BY_NAME: Index = Index { table: Table(c"queue"), name: c"queue_name_key" };
 static CREATE: Statement = Statement::new(
     "INSERT INTO queen_mq.queue
-         (name, created_at, system_identifier, xid_offset, restored_at)
-     VALUES ($1, $2, $3, $4, $5) ON CONFLICT (name) DO NOTHING",
+         (name, created_at, system_identifier, xid_offset, restored_at, uses_timers)
+     VALUES ($1, $2, $3, $4, $5, false) ON CONFLICT (name) DO NOTHING",
     &[
         pg_sys::TEXTOID,
         pg_sys::TIMESTAMPTZOID,
@@ -101,7 +132,9 @@ static LOCK: Statement = Statement::new(
 );
 static UPDATE: Statement = Statement::new(
     "UPDATE queen_mq.queue SET lease_time = $2, retry_limit = $3, retry_delay = $4,
-         retry_backoff = $5, retry_delay_max = $6, on_exhausted = $7, dedup_window = $8
+         retry_backoff = $5, retry_delay_max = $6, on_exhausted = $7, dedup_window = $8,
+         max_deliveries = $9, delay = $10, retention = $11, completed_retention = $12,
+         max_depth = $13, ordering = $14
      WHERE id = $1",
     &[
         pg_sys::INT8OID,
@@ -112,6 +145,12 @@ static UPDATE: Statement = Statement::new(
         pg_sys::INTERVALOID,
         pg_sys::TEXTOID,
         pg_sys::INTERVALOID,
+        pg_sys::INT4OID,
+        pg_sys::INTERVALOID,
+        pg_sys::INTERVALOID,
+        pg_sys::INTERVALOID,
+        pg_sys::INT8OID,
+        pg_sys::TEXTOID,
     ],
 );
 
@@ -122,14 +161,22 @@ fn read(row: &impl Columns) -> (Option<Identity>, Queue) {
         id: row.need(1),
         created_at: row.need::<At>(3).0,
         identity: identity.unwrap_or(Identity::PLAIN),
+        name: row.need(2),
+        uses_timers: row.need(7),
         options: Options {
-            lease_time: row.get(7),
-            retry_limit: row.get(8),
-            retry_delay: row.get(9),
-            retry_backoff: row.get(10),
-            retry_delay_max: row.get(11),
-            on_exhausted: row.get(12),
-            dedup_window: row.get(13),
+            lease_time: row.get(8),
+            retry_limit: row.get(9),
+            retry_delay: row.get(10),
+            retry_backoff: row.get(11),
+            retry_delay_max: row.get(12),
+            on_exhausted: row.get(13),
+            dedup_window: row.get(14),
+            max_deliveries: row.get(15),
+            delay: row.get(16),
+            retention: row.get(17),
+            completed_retention: row.get(18),
+            max_depth: row.get(19),
+            ordering: row.get(20),
         },
     };
     (identity, queue)
@@ -181,23 +228,47 @@ pub fn update(queue: &Queue) {
         option(&o.retry_delay_max),
         option(&o.on_exhausted),
         option(&o.dedup_window),
+        option(&o.max_deliveries),
+        option(&o.delay),
+        option(&o.retention),
+        option(&o.completed_retention),
+        option(&o.max_depth),
+        option(&o.ordering),
     ]);
+}
+
+static USE_TIMERS: Statement = Statement::new(
+    "UPDATE queen_mq.queue SET uses_timers = true WHERE id = $1 AND NOT uses_timers",
+    &[pg_sys::INT8OID],
+);
+
+/// From now on pops look whether a message is due. Waits for a transaction that is changing the
+/// queue's options.
+pub fn use_timers(queue: &Queue) {
+    if !queue.uses_timers {
+        USE_TIMERS.run(&[arg(queue.id)]);
+    }
+}
+
+static ALL: Statement =
+    Statement::new(concat!("SELECT ", columns!(), " FROM queen_mq.queue ORDER BY name"), &[]);
+
+pub fn all(under: &Under) -> Result<Vec<Queue>> {
+    ALL.read(&[], under).map(|row| adopted(read(&row))).collect()
 }
 
 static DELETE: Statement =
     Statement::new("DELETE FROM queen_mq.queue WHERE id = $1", &[pg_sys::INT8OID]);
-static DELETE_SEGMENTS: Statement = Statement::new(
-    "WITH gone AS (DELETE FROM queen_mq.segment WHERE queue_id = $1 RETURNING n)
-     SELECT coalesce(sum(n), 0)::bigint FROM gone",
-    &[pg_sys::INT8OID],
-);
-static DELETE_ADMISSIONS: Statement =
-    Statement::new("DELETE FROM queen_mq.admission WHERE queue_id = $1", &[pg_sys::INT8OID]);
+static DELETE_PARTS: [Statement; 3] = [
+    Statement::new("DELETE FROM queen_mq.admission WHERE queue_id = $1", &[pg_sys::INT8OID]),
+    Statement::new("DELETE FROM queen_mq.timer WHERE queue_id = $1", &[pg_sys::INT8OID]),
+    Statement::new("DELETE FROM queen_mq.tally WHERE queue_id = $1", &[pg_sys::INT8OID]),
+];
 
-/// Remove the queue with its log and its admissions; returns the number of messages.
-pub fn delete(queue: &Queue) -> Result<i64> {
-    let messages = DELETE_SEGMENTS.run(&[arg(queue.id)]).first().map(|row| row.need(1));
-    DELETE_ADMISSIONS.run(&[arg(queue.id)]);
+/// Remove the queue with its admissions, timers and count. Its log is removed before.
+pub fn delete(queue: &Queue) {
+    for statement in &DELETE_PARTS {
+        statement.run(&[arg(queue.id)]);
+    }
     DELETE.run(&[arg(queue.id)]);
-    messages.ok_or_else(|| Error::corrupt("a count returned no row"))
 }

@@ -36,6 +36,8 @@ pub struct NewSegment<'a> {
     pub payloads: Vec<Jsonb>,
     pub transaction_ids: Option<Vec<Option<&'a str>>>,
     pub headers: Option<Vec<Option<Jsonb>>>,
+    /// For this group alone.
+    pub only_group: Option<i64>,
 }
 
 /// Write a segment; returns its id.
@@ -51,6 +53,7 @@ pub fn append(segment: NewSegment<'_>) -> u64 {
         arg(segment.payloads),
         segment.transaction_ids.and_then(arg),
         segment.headers.and_then(arg),
+        segment.only_group.and_then(arg),
     ]);
     id
 }
@@ -62,32 +65,23 @@ static IN_ORDER: Index = Index { table: Table(c"segment"), name: c"segment_in_or
 #[derive(Clone, Copy)]
 pub struct Stored {
     id: u64,
+    xid: u64,
     messages: u16,
     created_at: Moment,
+    /// Not for the reader.
+    skip: bool,
     payloads: Held,
     transaction_ids: Held,
     headers: Held,
 }
 
 impl Stored {
-    /// From a row of the table.
-    fn of(row: &Tuple) -> Self {
-        Self {
-            id: unsigned(row.need(2)),
-            messages: row.need::<i16>(5) as u16,
-            created_at: row.need::<At>(4).0,
-            payloads: Held::of(row, 7),
-            transaction_ids: Held::of(row, 8),
-            headers: Held::of(row, 9),
-        }
-    }
-
     pub fn id(&self) -> u64 {
         self.id
     }
 
     pub fn found(&self) -> Found {
-        Found { segment: self.id, messages: self.messages }
+        Found { segment: self.id, messages: self.messages, skip: self.skip }
     }
 
     pub fn created_at(&self) -> Moment {
@@ -134,12 +128,24 @@ impl Unpacked {
     }
 }
 
-/// A partition of a queue, for readers. `start_at`: older segments do not exist for the reader.
+/// A partition of a queue, for a reader.
 #[derive(Clone, Copy)]
 pub struct Log<'a> {
     pub queue: i64,
     pub partition: &'a str,
-    pub start_at: Option<Moment>,
+    /// Who reads; 0 where it does not matter.
+    pub group: i64,
+    /// Messages created before this moment are not for the reader.
+    pub since: Option<Moment>,
+    /// Messages created after this moment are not to be delivered yet.
+    pub until: Option<Moment>,
+}
+
+/// What a read found.
+pub struct Batch {
+    pub stored: Vec<Stored>,
+    /// There is more, which is not to be delivered yet: its first segment and its transaction.
+    pub held_back: Option<(u64, u64)>,
 }
 
 /// A read of late segments: as `Read::Late`, and the transactions that are still not visible.
@@ -152,14 +158,19 @@ struct Late<'a> {
 
 impl Log<'_> {
     /// Carry out a pop's read, `limit` segments at most. `running`: transactions not visible.
-    pub fn read(&self, read: &Read, limit: usize, running: &Holes, under: &Under) -> Vec<Stored> {
-        match read {
+    pub fn read(&self, read: &Read, limit: usize, running: &Holes, under: &Under) -> Batch {
+        let mut stored = match read {
             Read::Beyond { after } => self.beyond(*after, limit, under),
             Read::Late { from, after, upto } => {
                 let late = Late { from, running, after: *after, upto: *upto };
                 self.segments_of(&self.late(&late, limit, under), under)
             }
-        }
+        };
+        let young = |segment: &Stored| self.until.is_some_and(|until| segment.created_at > until);
+        let ready = stored.iter().position(young).unwrap_or(stored.len());
+        let held_back = stored.get(ready).map(|segment| (segment.id, segment.xid));
+        stored.truncate(ready);
+        Batch { stored, held_back }
     }
 
     fn beyond(&self, after: u64, limit: usize, under: &Under) -> Vec<Stored> {
@@ -170,12 +181,26 @@ impl Log<'_> {
             (3, Key::Above(Value::Int(signed(after)))),
         ];
         IN_ORDER.scan::<()>(&keys, From::Start, under, |row| {
-            if self.start_at.is_none_or(|at| row.need::<At>(4).0 >= at) {
-                rows.push(Stored::of(row));
-            }
+            rows.push(self.stored(row));
             if rows.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         rows
+    }
+
+    fn stored(&self, row: &Tuple) -> Stored {
+        let created_at = row.need::<At>(4).0;
+        let is_old = self.since.is_some_and(|since| created_at < since);
+        let is_others = row.get::<i64>(10).is_some_and(|only| only != self.group);
+        Stored {
+            id: unsigned(row.need(2)),
+            xid: unsigned(row.need(3)),
+            messages: row.need::<i16>(5) as u16,
+            created_at,
+            skip: is_old || is_others,
+            payloads: Held::of(row, 7),
+            transaction_ids: Held::of(row, 8),
+            headers: Held::of(row, 9),
+        }
     }
 
     /// The ids of late segments, in order. Most transactions of `from` have pushed nothing, being
@@ -210,9 +235,7 @@ impl Log<'_> {
         ];
         let enough = ids.len() + limit;
         NEWS.scan::<()>(&keys, From::Start, under, |row| {
-            if self.start_at.is_none_or(|at| row.need::<At>(4).0 >= at) {
-                ids.push(row.need(2));
-            }
+            ids.push(row.need(2));
             if ids.len() < enough { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
     }
@@ -227,7 +250,7 @@ impl Log<'_> {
     fn segments_of(&self, ids: &[i64], under: &Under) -> Vec<Stored> {
         let find = |id: &i64| {
             let key = [Value::Int(self.queue), Value::Text(self.partition), Value::Int(*id)];
-            IN_ORDER.end(&key, From::Start, under, Stored::of)
+            IN_ORDER.end(&key, From::Start, under, |row| self.stored(row))
         };
         ids.iter().filter_map(find).collect()
     }
@@ -264,33 +287,119 @@ pub fn last_drawn_id(under: &Under) -> u64 {
 }
 
 static FIRST_SINCE: Statement = Statement::new(
-    "SELECT coalesce(min(id) FILTER (WHERE created_at >= $2) - 1, max(id), 0),
-            coalesce(bool_or(created_at >= $2), false)
-     FROM queen_mq.segment WHERE queue_id = $1",
+    "WITH seen AS (SELECT coalesce(min(id) FILTER (WHERE created_at >= $2) - 1, max(id), 0) AS upto
+                   FROM queen_mq.segment WHERE queue_id = $1)
+     SELECT seen.upto,
+            (SELECT coalesce(sum(n), 0)::bigint FROM queen_mq.segment
+             WHERE queue_id = $1 AND id > seen.upto)
+     FROM seen",
     &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
 );
 
-/// The largest id below which every visible segment of the queue is older than `since`, and
-/// whether there is one that is not older.
-pub fn position_before(queue: i64, since: Moment, under: &Under) -> (u64, bool) {
+/// The largest id below which every visible segment of the queue is older than `since`, and how
+/// many messages are beyond it. Reads the whole log.
+pub fn position_before(queue: i64, since: Moment, under: &Under) -> (u64, i64) {
     FIRST_SINCE
         .read(&[arg(queue), arg(At(since))], under)
         .first()
-        .map_or((0, false), |row| (unsigned(row.need::<i64>(1)), row.need(2)))
+        .map_or((0, 0), |row| (unsigned(row.need::<i64>(1)), row.need(2)))
 }
 
-static OLDEST: Statement = Statement::new(
-    "SELECT created_at FROM queen_mq.segment
-     WHERE queue_id = $1 AND partition = $2 AND id >= $3 AND ($4 IS NULL OR created_at >= $4)
-     ORDER BY id LIMIT 1",
-    &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
+static COUNT_OF: Statement = Statement::new(
+    "SELECT coalesce(sum(s.n), 0)::bigint FROM unnest($2, $3, $4) AS range(low, high, above)
+     CROSS JOIN LATERAL (SELECT n FROM queen_mq.segment
+                         WHERE queue_id = $1 AND xid >= range.low AND xid < range.high
+                           AND id > range.above) AS s",
+    &[pg_sys::INT8OID, pg_sys::INT8ARRAYOID, pg_sys::INT8ARRAYOID, pg_sys::INT8ARRAYOID],
 );
 
-impl Log<'_> {
-    /// When the first visible segment with `from <= id` was written.
-    pub fn oldest_from(&self, from: u64, under: &Under) -> Option<Moment> {
-        let start_at = self.start_at.and_then(|at| arg(At(at)));
-        let args = [arg(self.queue), arg(self.partition), arg(signed(from)), start_at];
-        OLDEST.read(&args, under).first().map(|row| row.need::<At>(1).0)
+/// Visible messages of the queue by the transactions of `ranges`, each from the first up to the
+/// second, in segments above the third.
+pub fn count_of(queue: i64, ranges: &[(u64, u64, u64)], under: &Under) -> i64 {
+    let column = |of: fn(&(u64, u64, u64)) -> u64| -> Vec<i64> {
+        ranges.iter().map(|range| signed(of(range))).collect()
+    };
+    let args = [arg(queue), arg(column(|r| r.0)), arg(column(|r| r.1)), arg(column(|r| r.2))];
+    COUNT_OF.read(&args, under).first().map_or(0, |row| row.need(1))
+}
+
+/// When the first visible segment of the partition from `from` on was written.
+pub fn oldest_from(queue: i64, partition: &str, from: u64, under: &Under) -> Option<Moment> {
+    let keys = [
+        (1, Key::Is(Value::Int(queue))),
+        (2, Key::Is(Value::Text(partition))),
+        (3, Key::Above(Value::Int(signed(from) - 1))),
+    ];
+    IN_ORDER.scan(&keys, From::Start, under, |row| ControlFlow::Break(row.need::<At>(4).0))
+}
+
+/// When the first segment of the queue, in the order of transactions from `floor` on, was written.
+pub fn oldest(queue: i64, floor: u64, under: &Under) -> Option<Moment> {
+    let keys = [(1, Key::Is(Value::Int(queue))), (2, Key::Above(Value::Int(signed(floor) - 1)))];
+    NEWS.scan(&keys, From::Start, under, |row| ControlFlow::Break(row.need::<At>(4).0))
+}
+
+/// The transaction of the first segment of the queue, not below `floor`.
+pub fn first_pusher(queue: i64, floor: u64, under: &Under) -> Option<u64> {
+    leap(queue, floor, &Holes::none(), under).pusher
+}
+
+/// The partitions of a queue, one look-up each.
+pub fn partitions(queue: i64, under: &Under) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    loop {
+        let mut keys = vec![(1, Key::Is(Value::Int(queue)))];
+        keys.extend(found.last().map(|last| (2, Key::Above(Value::Text(last)))));
+        let next = IN_ORDER.scan(&keys, From::Start, under, |row| ControlFlow::Break(row.need(6)));
+        match next {
+            Some(partition) => found.push(partition),
+            None => return found,
+        }
     }
+}
+
+static DELETE_ALL: Statement = Statement::new(
+    "WITH gone AS (DELETE FROM queen_mq.segment WHERE queue_id = $1 RETURNING n)
+     SELECT coalesce(sum(n), 0)::bigint FROM gone",
+    &[pg_sys::INT8OID],
+);
+
+/// Remove the log of a queue; returns the number of messages.
+pub fn delete_all(queue: i64) -> i64 {
+    DELETE_ALL.run(&[arg(queue)]).first().map_or(0, |row| row.need(1))
+}
+
+static DELETE: Statement = Statement::new(
+    "DELETE FROM queen_mq.segment WHERE queue_id = $1 AND partition = $2 AND id = ANY ($3)",
+    &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::INT8ARRAYOID],
+);
+
+/// Remove segments of one partition.
+pub fn delete(queue: i64, partition: &str, ids: &[u64]) {
+    let ids: Vec<i64> = ids.iter().copied().map(signed).collect();
+    DELETE.run(&[arg(queue), arg(partition), arg(ids)]);
+}
+
+/// A segment without its contents.
+pub struct Row {
+    pub id: u64,
+    pub xid: u64,
+    pub created_at: Moment,
+    pub messages: u64,
+}
+
+/// Every visible segment of a partition, in order.
+pub fn rows(queue: i64, partition: &str, under: &Under) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let keys = [(1, Key::Is(Value::Int(queue))), (2, Key::Is(Value::Text(partition)))];
+    IN_ORDER.scan::<()>(&keys, From::Start, under, |row| {
+        rows.push(Row {
+            id: unsigned(row.need(2)),
+            xid: unsigned(row.need(3)),
+            created_at: row.need::<At>(4).0,
+            messages: u64::from(row.need::<i16>(5) as u16),
+        });
+        ControlFlow::Continue(())
+    });
+    rows
 }

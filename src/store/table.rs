@@ -86,6 +86,12 @@ impl Tuple {
         Place(unsafe { (*self.slot).tts_tid })
     }
 
+    /// Bytes that a varlena column takes where it is stored.
+    pub fn stored_size(&self, column: usize) -> u64 {
+        // SAFETY: the column is a varlena.
+        self.datum(column).map_or(0, |datum| unsafe { pg_sys::toast_datum_size(datum) }) as u64
+    }
+
     /// A copy of a varlena column, as it lies in the table (which may be a toast pointer), in the
     /// current memory context.
     fn copy(&self, column: usize) -> Arg {

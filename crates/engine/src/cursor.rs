@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::holes::Holes;
+use crate::holes::{Holes, Snapshot};
 use crate::lease::LeaseId;
 use crate::message::{MessageId, Spans};
+use crate::receipt::{Ending, Receipt};
 
 /// Where a cursor that has read nothing yet begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +16,29 @@ pub struct Start {
     pub position: u64,
     /// Transactions that had not committed when the group was registered.
     pub holes: Holes,
+    /// The first transaction that had not begun then.
+    pub next: u64,
+    /// The transaction that registered the group, if it had begun to write.
+    pub own: Option<u64>,
+    /// Messages created before this moment are not for the group.
+    pub since: Option<i64>,
+}
+
+impl Start {
+    /// After `position`, as of `snapshot`.
+    pub fn after(position: u64, snapshot: &Snapshot) -> Self {
+        let Snapshot { holes, next, own } = snapshot.clone();
+        Self { position, holes, next, own, since: None }
+    }
+
+    /// What was still to come: by ranges of transactions, half-open, each with the segment above
+    /// which it counts.
+    pub fn unseen(&self) -> Vec<(u64, u64, u64)> {
+        let before = self.holes.ranges().iter().filter(|(low, _)| *low < self.next);
+        let running = before.map(|&(low, high)| (low, high.min(self.next), 0));
+        let own = self.own.map(|own| (own, own + 1, self.position));
+        running.chain(own).chain([(self.next, i64::MAX as u64, 0)]).collect()
+    }
 }
 
 /// Everything known of a (group, partition). What was handed out is behind `position` at once:
@@ -36,8 +60,10 @@ pub struct Cursor {
     pub failures: BTreeMap<MessageId, u32>,
     /// Leases that have not ended. In an ordered group at most one.
     pub leases: Vec<Lease>,
-    /// Messages settled so far, in whatever way.
-    pub settled: u64,
+    /// Messages created before this moment are not for the group.
+    pub since: Option<i64>,
+    /// Messages settled so far, in whatever way; a seek corrects it, and it may become negative.
+    pub settled: i64,
     /// When messages were last taken.
     pub last_pop_at: i64,
 }
@@ -76,7 +102,8 @@ pub enum Readiness {
 
 impl Cursor {
     pub fn new(start: Start) -> Self {
-        Self { position: start.position, holes: start.holes, ..Self::default() }
+        let Start { position, holes, since, .. } = start;
+        Self { position, holes, since, ..Self::default() }
     }
 
     /// The lease that keeps others out at `now`. Leases given before `void_before` count as
@@ -94,9 +121,59 @@ impl Cursor {
         }
     }
 
-    /// Whether something is certainly there to be taken, without looking at the log.
-    pub fn has_returned(&self) -> bool {
-        !self.waiting.is_empty() || !self.leases.is_empty()
+    /// Whether this segment of that transaction was read, if it is there and visible.
+    pub fn has_read(&self, segment: u64, xid: u64) -> bool {
+        let is_late = self.holes.contains(xid)
+            && self
+                .drain
+                .as_ref()
+                .is_none_or(|drain| segment > drain.after || drain.until.contains(xid));
+        segment <= self.position && !is_late
+    }
+
+    /// Where it would stand with `start` as its position: nobody holds anything, nothing is
+    /// remembered of failures. And the traces of the leases that this takes away.
+    pub fn moved_to(&self, start: Start) -> (Self, Vec<(LeaseId, Receipt)>) {
+        let (settled, last_pop_at) = (self.settled, self.last_pop_at);
+        (Self { settled, last_pop_at, ..Self::new(start) }, self.revoked())
+    }
+
+    /// With nothing in anybody's hands and nothing that came back: the messages are gone.
+    pub fn emptied(&self) -> Self {
+        Self {
+            waiting: Spans::new(),
+            retry_at: None,
+            failures: BTreeMap::new(),
+            leases: Vec::new(),
+            ..self.clone()
+        }
+    }
+
+    /// The traces of its leases, if they are taken away.
+    pub fn revoked(&self) -> Vec<(LeaseId, Receipt)> {
+        let trace = |lease: &Lease| (lease.id, Receipt::of(lease.clone(), Ending::Revoked));
+        self.leases.iter().map(trace).collect()
+    }
+
+    /// Messages that were read, and are neither settled nor to be read again.
+    pub fn open(&self) -> usize {
+        let held: usize = self.leases.iter().map(|lease| lease.held.count()).sum();
+        held + self.waiting.count()
+    }
+
+    /// Put what expired leases hold back to what is waiting: as the next pop would. The traces of
+    /// those leases; empty if nothing has expired.
+    pub fn reclaim(&mut self, now: i64, void_before: i64) -> Vec<(LeaseId, Receipt)> {
+        let mut ended = Vec::new();
+        let leases = std::mem::take(&mut self.leases);
+        let (live, expired): (Vec<_>, Vec<_>) =
+            leases.into_iter().partition(|lease| lease.is_live(now, void_before));
+        self.leases = live;
+        for lease in expired.into_iter().rev() {
+            self.waiting.prepend(lease.held.clone());
+            ended.push((lease.id, Receipt::of(lease, Ending::Expired)));
+        }
+        ended
     }
 
     /// The moment at which this cursor becomes of interest by itself: a deadline or a retry.

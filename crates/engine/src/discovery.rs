@@ -56,6 +56,14 @@ impl<K: Ord + Default + Clone> Stream<K> {
         }
     }
 
+    /// Whether a row was passed.
+    pub fn has_passed(&self, xid: u64, key: &K) -> bool {
+        match self.holes.get(&xid) {
+            Some(passed) => key <= passed,
+            None => (xid, key) <= (self.xid, &self.key),
+        }
+    }
+
     /// Nothing is left of a finished transaction.
     pub fn finish(&mut self, xid: u64, snapshot: &Snapshot) {
         if snapshot.own != Some(xid) {
@@ -87,8 +95,6 @@ pub struct Discovery {
     pub due: (i64, u64),
     /// Partitions heard of and not looked at yet.
     pub open: Names,
-    /// Messages in the segments passed so far.
-    pub discovered: u64,
     /// Older states of the group have been removed up to this revision.
     pub pruned: i64,
     /// Rows passed since this state was last written.
@@ -102,20 +108,10 @@ impl Discovery {
         Self { segments: Stream::starting_at(snapshot, xmax), ..Self::default() }
     }
 
-    /// Pass a segment, keeping its partition and counting its messages.
-    pub fn pass_segment(
-        &mut self,
-        xid: u64,
-        partition: String,
-        segment: u64,
-        messages: u64,
-        snapshot: &Snapshot,
-    ) {
+    /// Pass a segment, keeping its partition.
+    pub fn pass_segment(&mut self, xid: u64, partition: String, segment: u64, snapshot: &Snapshot) {
         self.open.insert(partition.clone());
-        if snapshot.own != Some(xid) {
-            self.discovered += messages;
-            self.passed += 1;
-        }
+        self.passed += usize::from(snapshot.own != Some(xid));
         self.segments.pass(xid, (partition, segment), snapshot);
     }
 

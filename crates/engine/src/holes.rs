@@ -118,6 +118,8 @@ fn decode_holes(bytes: &[u8]) -> Option<Holes> {
 pub struct Snapshot {
     /// Running transactions, and `[xmax, next xid)`, without `own`.
     pub holes: Holes,
+    /// The first transaction that had not begun.
+    pub next: u64,
     /// The transaction that looks, once it has an xid. It sees its own rows, all of which have
     /// ids below those it will still draw; so it is no hole to itself.
     pub own: Option<u64>,
@@ -129,7 +131,7 @@ impl Snapshot {
         let mut ranges: Vec<_> = running.iter().map(|&xid| (xid, xid + 1)).collect();
         ranges.push((xmax, next));
         let holes = Holes::from_ranges(ranges);
-        Self { holes: own.map_or(holes.clone(), |xid| holes.without(xid)), own }
+        Self { holes: own.map_or(holes.clone(), |xid| holes.without(xid)), next, own }
     }
 }
 

@@ -18,3 +18,4 @@ pub mod names;
 pub mod pop;
 pub mod receipt;
 pub mod settle;
+pub mod tally;

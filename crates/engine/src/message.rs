@@ -119,10 +119,6 @@ impl Spans {
         self.0.push(span);
     }
 
-    pub fn extend(&mut self, other: impl IntoIterator<Item = Span>) {
-        other.into_iter().for_each(|span| self.push(span));
-    }
-
     /// Put `front` before what is here.
     pub fn prepend(&mut self, front: Spans) {
         let back = std::mem::replace(self, front);
@@ -165,6 +161,12 @@ impl Spans {
     /// The highest number of deliveries of any of them.
     pub fn max_deliveries(&self) -> u32 {
         self.0.iter().map(|s| s.deliveries).max().unwrap_or(0)
+    }
+}
+
+impl Extend<Span> for Spans {
+    fn extend<I: IntoIterator<Item = Span>>(&mut self, spans: I) {
+        spans.into_iter().for_each(|span| self.push(span));
     }
 }
 

@@ -11,12 +11,15 @@ use crate::holes::{Holes, Snapshot};
 use crate::lease::LeaseId;
 use crate::message::{Span, Spans};
 use crate::receipt::{Ending, Receipt};
+use crate::settle::DeadLetter;
 
 /// A segment found in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub segment: u64,
     pub messages: u16,
+    /// Not for this group: passed, and counted as settled.
+    pub skip: bool,
 }
 
 /// What to read next, in order of id, under the pop's snapshot.
@@ -36,6 +39,8 @@ pub struct Pop<'a> {
     wanted: usize,
     taken: Spans,
     ended: Vec<(LeaseId, Receipt)>,
+    exhausted_budget: Spans,
+    skipped: u64,
     /// The log has nothing more for this cursor.
     exhausted: bool,
 }
@@ -47,24 +52,54 @@ pub struct Popped {
     pub taken: Spans,
     /// Expired leases whose messages were taken.
     pub ended: Vec<(LeaseId, Receipt)>,
+    /// Messages that were delivered as often as the queue allows: settled, to be buried or dropped.
+    pub exhausted: Vec<DeadLetter>,
 }
 
 impl<'a> Pop<'a> {
-    /// Begin on a cursor that is ready at the moment, wanting at most `wanted` messages.
-    pub fn begin(mut cursor: Cursor, snapshot: &'a Snapshot, wanted: usize) -> Self {
+    /// Begin on a cursor that is ready at the moment, wanting at most `wanted` messages, none of
+    /// which is delivered more often than `max_deliveries`.
+    pub fn begin(
+        mut cursor: Cursor,
+        snapshot: &'a Snapshot,
+        wanted: usize,
+        max_deliveries: Option<u32>,
+    ) -> Self {
         let mut ended = Vec::new();
         for lease in std::mem::take(&mut cursor.leases).into_iter().rev() {
             cursor.waiting.prepend(lease.held.clone());
             ended.push((lease.id, Receipt::of(lease, Ending::Expired)));
         }
         cursor.retry_at = None;
+        let is_over = |span: &Span| max_deliveries.is_some_and(|max| span.deliveries >= max);
+        let (exhausted_budget, waiting) = cursor.waiting.iter().partition(is_over);
+        cursor.waiting = waiting;
         let taken = cursor.waiting.take_front(wanted);
-        Self { cursor, snapshot, wanted, taken, ended, exhausted: false }
+        Self {
+            cursor,
+            snapshot,
+            wanted,
+            taken,
+            ended,
+            exhausted_budget,
+            skipped: 0,
+            exhausted: false,
+        }
     }
 
-    /// Whether there is something to take.
+    /// Whether there is something to take, or to be passed for good.
     pub fn found_any(&self) -> bool {
-        !self.taken.is_empty()
+        !self.taken.is_empty() || !self.exhausted_budget.is_empty() || self.skipped > 0
+    }
+
+    /// Messages created before this moment are not for the group.
+    pub fn since(&self) -> Option<i64> {
+        self.cursor.since
+    }
+
+    /// Read no further: what comes next is not to be delivered yet.
+    pub fn stop(&mut self) {
+        self.exhausted = true;
     }
 
     /// What was found so far, in delivery order.
@@ -129,20 +164,27 @@ impl<'a> Pop<'a> {
     }
 
     fn take(&mut self, found: Found) {
+        if found.skip {
+            self.cursor.settled += i64::from(found.messages);
+            self.skipped += u64::from(found.messages);
+            return;
+        }
         let len = self.missing().min(usize::from(found.messages)) as u16;
         let whole = Span { segment: found.segment, first: 0, len, deliveries: 0 };
         self.taken.push(whole);
         self.cursor.waiting.push(Span { first: len, len: found.messages - len, ..whole });
     }
 
-    /// The end: what was taken is in the hands of `lease` until `now + duration`, or, without a
+    /// The end, if anything was found: what was taken is in the hands of `lease` until `now + duration`, or, without a
     /// lease, settled. None if there was nothing to take: then nothing is to be written.
     pub fn finish(mut self, lease: Option<(LeaseId, i64)>, now: i64) -> Option<Popped> {
-        if self.taken.is_empty() {
+        if !self.found_any() {
             return None;
         }
+        let exhausted = self.exhaust();
         let taken = self.taken.delivered();
         match lease {
+            _ if taken.is_empty() => (),
             Some((id, duration)) => self.cursor.leases.push(Lease {
                 id,
                 deadline: now.saturating_add(duration),
@@ -152,12 +194,26 @@ impl<'a> Pop<'a> {
                 dead: Spans::new(),
             }),
             None => {
-                self.cursor.settled += taken.count() as u64;
+                self.cursor.settled += taken.count() as i64;
                 let settled = |id: &_| taken.find(*id).is_some();
                 self.cursor.failures.retain(|id, _| !settled(id));
             }
         }
         self.cursor.last_pop_at = now;
-        Some(Popped { cursor: self.cursor, taken, ended: self.ended })
+        Some(Popped { cursor: self.cursor, taken, ended: self.ended, exhausted })
+    }
+
+    /// Settle what was delivered too often.
+    fn exhaust(&mut self) -> Vec<DeadLetter> {
+        let cursor = &mut self.cursor;
+        cursor.settled += self.exhausted_budget.count() as i64;
+        let dead = self.exhausted_budget.iter().flat_map(|span| {
+            span.messages().map(move |message| (message, span.deliveries)).collect::<Vec<_>>()
+        });
+        dead.map(|(message, deliveries)| {
+            let failures = cursor.failures.remove(&message).unwrap_or(0);
+            DeadLetter { message, failures, deliveries }
+        })
+        .collect()
     }
 }

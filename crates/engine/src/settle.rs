@@ -254,7 +254,7 @@ fn apply(
     let buried = with(&[Outcome::DeadLettered, Outcome::Dropped]);
     let (done, open) = lease.held.partition(|id| completed.contains(&id));
     let (gone, open) = open.partition(|id| buried.contains(&id));
-    cursor.settled += (done.count() + gone.count()) as u64;
+    cursor.settled += (done.count() + gone.count()) as i64;
     cursor.failures.retain(|id, _| !completed.contains(id) && !buried.contains(id));
     lease.done.extend(done.iter());
     lease.dead.extend(gone.iter());

@@ -139,7 +139,7 @@ impl World {
         self.log
             .iter()
             .filter(|(id, s)| matches!(s.fate, Fate::Committed(_)) && wanted(**id, s))
-            .map(|(&segment, s)| Found { segment, messages: s.messages })
+            .map(|(&segment, s)| Found { segment, messages: s.messages, skip: false })
             .take(limit)
             .collect()
     }
@@ -149,7 +149,7 @@ impl World {
             return Vec::new();
         }
         let snapshot = self.snapshot();
-        let mut pop = Pop::begin(self.cursor.clone(), &snapshot, wanted);
+        let mut pop = Pop::begin(self.cursor.clone(), &snapshot, wanted, None);
         while let Some(read) = pop.next_read() {
             let found = self.read(&read, chunk);
             pop.supply(&read, &found, found.len() < chunk);
@@ -343,7 +343,7 @@ impl World {
                 total += u64::from(settled);
             }
         }
-        assert_eq!(self.cursor.settled, total);
+        assert_eq!(self.cursor.settled, total as i64);
         assert!(self.cursor.waiting.is_empty() && self.cursor.leases.is_empty());
         assert!(self.cursor.failures.is_empty());
     }

@@ -65,7 +65,7 @@ struct Appended<'a> {
     success: bool,
     queue: &'a str,
     partition: &'a str,
-    message_id: i64,
+    message_id: Option<i64>,
     transaction_id: &'a str,
     status: &'static str,
 }
@@ -79,7 +79,7 @@ pub fn appended(index: usize, message: &Message, pushed: &Pushed) -> Result<Json
         partition: &message.to.partition,
         message_id: pushed.message,
         transaction_id: &pushed.transaction_id,
-        status: pushed.status(),
+        status: pushed.status.name(),
     })
 }
 
@@ -188,6 +188,7 @@ pub fn refusal(error: Error) -> Result<Json> {
         Code::LeaseUnknown => "lease_unknown",
         Code::MessageNotInLease => "message_not_in_lease",
         Code::AlreadySettled => "already_settled",
+        Code::QueueFull => "queue_full",
         _ => return Err(error),
     };
     let mut answer: BTreeMap<&str, Json> = error.facts.into_iter().collect();

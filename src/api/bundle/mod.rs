@@ -6,6 +6,7 @@
 
 mod answer;
 mod parse;
+mod timer;
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -14,32 +15,36 @@ use queen_engine::kv::Name;
 use queen_engine::lease::LeaseId;
 
 use self::answer::{Json, json, stored};
-use super::push::{Message, push};
+use self::timer::{Timer, timed};
+use super::push::{Message, find_queue, push};
 use crate::datum::{Jsonb, ResultContext, UuidArray};
 use crate::error::{Code, Error, OrRaise, Result};
 use crate::settling::{self, Item as SettleItem, settle_lease};
 use crate::store::clock::{self, Moment};
 use crate::store::cursor;
 use crate::store::marker::{self, KvOp};
-use crate::store::spi::connected;
+use crate::store::spi::{Under, connected};
+use crate::store::{queue, timer as store_timer};
 use crate::subtransaction::all_or_nothing;
+use crate::timing;
 
 /// Carry out a bundle inside the caller's transaction, or nothing of it.
 ///
 /// `operations`: `{"type":"ack","leaseId","transactionId"|"messageId"|neither (all),"status"?,
 /// "error"?,"partition"?}` and `{"type":"push","queue","payload","partition"?,"transactionId"?,
 /// "headers"?}`. `kv`: `{"op":"putIfAbsent"|"put"|"delete"|"incr"|"check"|"get"|"getMany","ns",
-/// "key"|"keys",…}`, at most 64 operations and 256 keys, a key written once. `required_leases` must
-/// be live, whether or not an ack uses them. All acks of one lease are one set.
+/// "key"|"keys",…}`, at most 64 operations and 256 keys, a key written once. `timers`:
+/// `{"op":"schedule"|"cancel","queue","timerKey","payload","delayMs"|"deliverAt","partition"?,
+/// "transactionId"?,"headers"?}`. `required_leases` must be live, whether or not an ack uses them. All
+/// acks of one lease are one set.
 ///
-/// Returns `{"success":true,"results":[…]}` in the order operations, kv; or, with nothing changed,
+/// Returns `{"success":true,"results":[…]}` in the order operations, kv, timers; or, with nothing changed,
 /// `{"success":false,"reason","error","results":[]}`: kv_precondition (with failedIndex, kvReason,
 /// version, value), duplicate (with failedIndex, messageId), lease_expired, lease_superseded,
-/// lease_unknown, message_not_in_lease, already_settled.
+/// lease_unknown, message_not_in_lease, already_settled, queue_full.
 ///
 /// Errors: 22023 for a malformed or empty bundle, before anything is done; 42704 for an unknown
-/// queue when `queen_mq.auto_create` is off; 40001 in REPEATABLE READ; 0A000 for timers, which
-/// this version does not have.
+/// queue when `queen_mq.auto_create` is off; 40001 in REPEATABLE READ.
 ///
 /// Transaction: takes effect when the caller commits.
 #[pg_extern(security_definer)]
@@ -76,6 +81,7 @@ struct Bundle {
     pushes: Vec<(usize, Message)>,
     writes: Vec<(usize, Marker)>,
     reads: Vec<(usize, Lookup)>,
+    timers: Vec<(usize, Timer)>,
     required: Vec<LeaseId>,
     size: usize,
     /// The moment of the call.
@@ -104,6 +110,7 @@ impl Bundle {
         self.lock_leases()?;
         self.settle(&mut results)?;
         self.push(&mut results)?;
+        self.set_timers(&mut results)?;
         self.read_markers(&mut results)?;
         Ok(results)
     }
@@ -160,6 +167,30 @@ impl Bundle {
                 .facts(vec![("failedIndex", json(at)?), ("messageId", json(pushed.message)?)]));
             }
             results[*at] = answer::appended(*at, message, &pushed)?;
+        }
+        Ok(())
+    }
+
+    /// In the order of their names, in which every bundle locks timers.
+    fn set_timers(&self, results: &mut [Json]) -> Result<()> {
+        let mut timers: Vec<_> = self.timers.iter().collect();
+        timers.sort_by(|(_, a), (_, b)| a.name().cmp(&b.name()));
+        for (at, timer) in timers {
+            results[*at] = match timer {
+                Timer::Schedule { key, message, deliver_at } => {
+                    let queue = find_queue(&message.to.queue)?;
+                    let set = timing::schedule(&queue, key, message, *deliver_at);
+                    let status = if set.is_new { "scheduled" } else { "rescheduled" };
+                    timed(*at, timer, status, Some((&set.transaction_id, set.deliver_at)))?
+                }
+                Timer::Cancel { queue, key } => {
+                    let queue = Under::new_snapshot(|under| queue::find(queue, under))?;
+                    let found = queue.and_then(|queue| store_timer::cancel(queue.id, key));
+                    let status = if found.is_some() { "cancelled" } else { "absent" };
+                    let found = found.as_ref().map(|(id, deliver_at)| (id.as_str(), *deliver_at));
+                    timed(*at, timer, status, found)?
+                }
+            };
         }
         Ok(())
     }

@@ -9,8 +9,9 @@ use queen_engine::lease::LeaseId;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use super::timer::TimerOperation;
 use super::{Bundle, Lookup, Marker};
-use crate::api::push::{Item as PushItem, not_built};
+use crate::api::push::Item as PushItem;
 use crate::api::settle::{parse_status, target};
 use crate::api::{args, json};
 use crate::datum::{self, Jsonb, Numeric};
@@ -59,7 +60,7 @@ struct KvOperation {
 }
 
 /// A field that is there, also as JSON null.
-fn given<'de, D: Deserializer<'de>>(
+pub fn given<'de, D: Deserializer<'de>>(
     input: D,
 ) -> std::result::Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(input).map(Some)
@@ -75,12 +76,9 @@ impl Bundle {
     ) -> Result<Self> {
         let operations: Vec<Operation> = json::parse("operations", operations)?;
         let kv: Vec<KvOperation> = json::parse("kv", kv)?;
-        let timers: Vec<Box<RawValue>> = json::parse("timers", timers)?;
+        let timers: Vec<TimerOperation> = json::parse("timers", timers)?;
         let leases = args::given_elements::<Uuid>("required_leases", leases)?.unwrap_or_default();
-        if !timers.is_empty() {
-            return Err(not_built("timers"));
-        }
-        if operations.is_empty() && kv.is_empty() {
+        if operations.is_empty() && kv.is_empty() && timers.is_empty() {
             return Err(Error::invalid(
                 "the bundle is empty",
                 "It has no operations, no kv and no timers.",
@@ -88,12 +86,13 @@ impl Bundle {
             ));
         }
         let mut bundle = Self {
-            size: operations.len() + kv.len(),
+            size: operations.len() + kv.len() + timers.len(),
             now,
             required: leases.iter().map(|id| LeaseId(*id.as_bytes())).collect(),
             ..Self::default()
         };
         let first_kv = operations.len();
+        let first_timer = first_kv + kv.len();
         for (at, operation) in operations.into_iter().enumerate() {
             bundle.add_operation(at, operation)?;
         }
@@ -101,6 +100,9 @@ impl Bundle {
         let mut written = HashSet::new();
         for (at, operation) in (first_kv..).zip(kv) {
             bundle.add_kv(at, operation, &mut written)?;
+        }
+        for (at, operation) in (first_timer..).zip(timers) {
+            bundle.add_timer(at, operation)?;
         }
         for (_, marker) in &mut bundle.writes {
             if written.contains(&(marker.ns.clone(), marker.key.clone())) {
@@ -144,6 +146,20 @@ impl Bundle {
             }
             other => return Err(unknown("operation type", other, "Use \"ack\" or \"push\".")),
         }
+        Ok(())
+    }
+
+    fn add_timer(&mut self, at: usize, op: TimerOperation) -> Result<()> {
+        let timer = op.checked(self.now)?;
+        if self.timers.iter().any(|(_, other)| other.name() == timer.name()) {
+            let (_, key) = timer.name();
+            return Err(Error::invalid(
+                format!("timer \"{key}\" is named twice"),
+                "Two operations of the bundle are about the same timer.",
+                "Say once what becomes of each timer.",
+            ));
+        }
+        self.timers.push((at, timer));
         Ok(())
     }
 
@@ -299,7 +315,7 @@ fn lease_id(text: &str) -> Result<LeaseId> {
     })
 }
 
-fn needed<T>(field: &str, value: Option<T>) -> Result<T> {
+pub fn needed<T>(field: &str, value: Option<T>) -> Result<T> {
     value.ok_or_else(|| {
         Error::invalid(
             format!("{field} is missing"),
@@ -309,11 +325,11 @@ fn needed<T>(field: &str, value: Option<T>) -> Result<T> {
     })
 }
 
-fn unknown(what: &str, name: &str, hint: &str) -> Error {
+pub fn unknown(what: &str, name: &str, hint: &str) -> Error {
     Error::invalid(format!("unknown {what} \"{name}\""), "Nothing of the bundle was done.", hint)
 }
 
-fn refuse_fields(what: &str, has: &[(&str, bool)], others: &[&str]) -> Result<()> {
+pub fn refuse_fields(what: &str, has: &[(&str, bool)], others: &[&str]) -> Result<()> {
     match has.iter().find(|(name, given)| *given && others.contains(name)) {
         None => Ok(()),
         Some((name, _)) => Err(Error::invalid(

@@ -1,0 +1,75 @@
+//! `queen_dead_letter_replay`, `queen_dead_letter_purge`.
+
+use pgrx::datum::Interval;
+use pgrx::prelude::*;
+
+use super::args;
+use super::group::no_such_group;
+use super::push::replay;
+use crate::error::{Code, Error, OrRaise};
+use crate::rows::TableIterator;
+use crate::store::clock;
+use crate::store::spi::{Under, connected};
+use crate::store::{dead_letter, group, queue};
+
+/// Move a dead letter to the tail of its partition, for its own group alone: payload, headers and
+/// transaction_id stay, attempts and failures start anew, and the dedup window is not asked.
+/// Returns the new message's id and its transaction_id.
+///
+/// Errors: 42704 if there is no such dead letter (of two concurrent replays, the second), or its
+/// group or queue has gone; 22023.
+///
+/// Transaction: takes effect when the caller commits. Waits for a transaction that is replaying or
+/// purging the same dead letter.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_dead_letter_replay(
+    dead_letter_id: Option<i64>,
+) -> TableIterator<'static, (name!(message_id, i64), name!(transaction_id, String))> {
+    let pushed = (|| {
+        let id = args::required("dead_letter_id", dead_letter_id)?;
+        connected(|| {
+            let letter = dead_letter::take(id).ok_or_else(|| no_such_letter(id))?;
+            let (queue, group) = Under::new_snapshot(|under| {
+                let queue = queue::find(&letter.queue, under)?;
+                Ok((queue, group::find(&letter.queue, &letter.group, under)?))
+            })?;
+            let queue = queue.ok_or_else(|| Error::no_such_queue(&letter.queue))?;
+            let group = group.ok_or_else(|| no_such_group(&letter.queue, &letter.group))?;
+            Ok((replay(&queue, &group, &letter), letter.transaction_id))
+        })
+    })()
+    .or_raise();
+    TableIterator::once(pushed)
+}
+
+fn no_such_letter(id: i64) -> Error {
+    Error::new(Code::UndefinedObject, format!("dead letter {id} does not exist"))
+        .detail("It has been replayed or purged, or never was.")
+        .hint("See the view queen_dead_letters.")
+}
+
+/// Delete dead letters of `queue`: of `consumer_group` or of all (NULL), of any age or those that
+/// failed more than `older_than` ago. Returns how many.
+///
+/// Errors: 22023.
+///
+/// Transaction: takes effect when the caller commits. Waits for transactions that are replaying or
+/// purging one of them.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_dead_letter_purge(
+    queue: Option<&str>,
+    consumer_group: default!(Option<&str>, "NULL"),
+    older_than: default!(Option<Interval>, "NULL"),
+) -> i64 {
+    (|| {
+        let queue = args::name("queue", queue)?;
+        let group = consumer_group.map(|name| args::name("consumer_group", Some(name)));
+        let group = group.transpose()?;
+        let age = older_than.map(|age| args::length("older_than", age, 1, i64::MAX, "more than 0"));
+        let before = age.transpose()?.map(|age| clock::now().saturating_sub(age));
+        connected(|| Ok(dead_letter::purge(queue, group, before)))
+    })()
+    .or_raise()
+}

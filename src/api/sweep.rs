@@ -1,0 +1,50 @@
+//! `queen_sweep`: tidy up, from any scheduler.
+
+use pgrx::prelude::*;
+
+use super::args;
+use crate::error::{OrRaise, Result};
+use crate::rows::TableIterator;
+use crate::store::clock;
+use crate::store::spi::connected;
+use crate::sweeping::Task;
+
+/// Do what the background worker does, for up to `max_ms` (1 to 60,000) milliseconds: move due
+/// timers into the log, put back what expired leases hold, delete expired markers, messages by
+/// their age, old transaction_ids and receipts, superseded states. Returns what each task removed
+/// or moved. Everything works without it; tables grow.
+///
+/// Errors: 22023; 40001 in REPEATABLE READ.
+///
+/// Transaction: takes effect when the caller commits, so commit at once. What somebody has locked is
+/// left for the next time; several sweeps may run side by side.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_sweep(
+    max_ms: default!(Option<i32>, "1000"),
+) -> TableIterator<'static, (name!(task, &'static str), name!(removed, i64))> {
+    let removed = (|| {
+        let max = args::within("max_ms", max_ms.unwrap_or(1000), 1, 60_000)?;
+        sweep(clock::now() + i64::from(max) * 1000)
+    })()
+    .or_raise();
+    TableIterator::new(removed)
+}
+
+fn sweep(deadline: clock::Moment) -> Result<Vec<(&'static str, i64)>> {
+    let mut removed: Vec<(&'static str, i64)> = Vec::new();
+    for task in Task::all() {
+        let mut count = 0;
+        while clock::now() < deadline {
+            // Each in a connection of its own, whose memory is freed with it.
+            let step = connected(|| task.step())?;
+            count += step.removed as i64;
+            if !step.goes_on {
+                break;
+            }
+            pgrx::check_for_interrupts!();
+        }
+        removed.push((task.name(), count));
+    }
+    Ok(removed)
+}

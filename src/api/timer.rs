@@ -1,0 +1,107 @@
+//! `queen_schedule`, `queen_cancel`: messages that enter the log later.
+
+use pgrx::datum::{Interval, TimestampWithTimeZone};
+use pgrx::prelude::*;
+
+use super::args;
+use super::push::{Destination, YEAR, find_queue, message};
+use crate::datum::Jsonb;
+use crate::error::{Error, OrRaise, Result};
+use crate::rows::TableIterator;
+use crate::store::clock::{self, Moment};
+use crate::store::spi::{Under, connected};
+use crate::store::{queue, timer};
+use crate::timing;
+
+/// Push a message to `partition` of `queue` later: after `delay`, or at `deliver_at` (one of the
+/// two; at most a year ahead; a time that is past is due at once). One timer for each
+/// `timer_key` (1..1024 bytes) of a queue: a second call replaces the first. The queue is created as a
+/// push does. `transaction_id`: what the delivered message carries; made up if it is not given.
+///
+/// Returns `scheduled`, or `rescheduled` where a timer was replaced. A due timer is moved into the
+/// log exactly once, by the worker, by `queen_sweep`, or by any pop of the queue; the message's
+/// created_at is then.
+///
+/// Errors: 22023; 42704 for an unknown queue when `queen_mq.auto_create` is off.
+///
+/// Transaction: takes effect when the caller commits. Waits for a transaction that is scheduling,
+/// moving or cancelling the same timer.
+#[allow(clippy::too_many_arguments)]
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_schedule(
+    queue: Option<&str>,
+    timer_key: Option<&str>,
+    payload: Option<Jsonb>,
+    delay: default!(Option<Interval>, "NULL"),
+    deliver_at: default!(Option<TimestampWithTimeZone>, "NULL"),
+    partition: default!(Option<&str>, "'Default'"),
+    transaction_id: default!(Option<&str>, "NULL"),
+    headers: default!(Option<Jsonb>, "NULL"),
+) -> TableIterator<
+    'static,
+    (
+        name!(status, &'static str),
+        name!(transaction_id, String),
+        name!(deliver_at, Option<TimestampWithTimeZone>),
+    ),
+> {
+    let scheduled = (|| {
+        let to = Destination::of(queue, partition)?;
+        let key = args::timer_key(timer_key)?;
+        let message = message(&to, payload, transaction_id, headers)?;
+        let delay = delay.map(|delay| args::length("delay", delay, 0, YEAR, "0 to one year"));
+        let at = deliver_at.map(clock::moment);
+        let deliver_at = moment(delay.transpose()?, at, clock::now(), WANTED_ONE)?;
+        connected(|| Ok(timing::schedule(&find_queue(&to.queue)?, key, &message, deliver_at)))
+    })()
+    .or_raise();
+    let status = if scheduled.is_new { "scheduled" } else { "rescheduled" };
+    let deliver_at = clock::timestamp(scheduled.deliver_at);
+    TableIterator::once((status, scheduled.transaction_id, deliver_at))
+}
+
+pub const WANTED_ONE: &str = "Say when in one way: after a delay, or at a time.";
+
+/// The moment that was asked for in one of two ways.
+pub fn moment(delay: Option<i64>, at: Option<Moment>, now: Moment, hint: &str) -> Result<Moment> {
+    let at = match (delay, at) {
+        (Some(delay), None) => now.saturating_add(delay),
+        (None, Some(at)) => at,
+        (given, _) => {
+            return Err(Error::invalid(
+                "a timer needs one of a delay and a time",
+                if given.is_some() { "Both were given." } else { "Neither was given." },
+                hint,
+            ));
+        }
+    };
+    if at > now.saturating_add(YEAR) {
+        return Err(Error::invalid(
+            "the timer is too far ahead",
+            format!("It would be delivered at {}.", clock::show(at)),
+            "Schedule for at most a year ahead.",
+        ));
+    }
+    Ok(at.max(clock::EARLIEST))
+}
+
+/// Cancel a timer. Returns false if there is none: it has been moved into the log, or never was.
+///
+/// Errors: 22023.
+///
+/// Transaction: takes effect when the caller commits. Waits for a transaction that is scheduling,
+/// moving or cancelling the same timer.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_cancel(queue: Option<&str>, timer_key: Option<&str>) -> bool {
+    (|| {
+        let name = args::name("queue", queue)?;
+        let key = args::timer_key(timer_key)?;
+        connected(|| {
+            let queue = Under::new_snapshot(|under| queue::find(name, under))?;
+            Ok(queue.is_some_and(|queue| timer::cancel(queue.id, key).is_some()))
+        })
+    })()
+    .or_raise()
+}

@@ -1,0 +1,223 @@
+//! Deleting messages by their age: `retention`, and `completed_retention` for those that every group
+//! has settled.
+//!
+//! One transaction at a time works on a queue: the one who counts for it. Whole segments go, in the
+//! order of their transactions, never one that a lease refers to. What a group had not settled is
+//! taken off what is pending for it, under the lock of its cursor.
+
+use std::collections::BTreeMap;
+
+use queen_engine::cursor::Cursor;
+use queen_engine::message::Spans;
+
+use crate::error::Result;
+use crate::store::clock::{self, Moment};
+use crate::store::cursor::{self, Attempt, Located, Notice};
+use crate::store::discovery::{News, news};
+use crate::store::group::{self, Group};
+use crate::store::queue::Queue;
+use crate::store::segment;
+use crate::store::snapshot;
+use crate::store::spi::Under;
+use crate::store::sweep::Step;
+use crate::store::table::Place;
+use crate::store::tally;
+use crate::tallying::{Count, WORTH_WRITING, settle_baseline};
+
+/// Segments looked at in one step.
+const STEP: usize = 1000;
+
+/// One step on one queue.
+pub fn step(queue: &Queue) -> Result<Step> {
+    Under::new_snapshot(|under| {
+        let taken = snapshot::describe(under, queue.identity);
+        let mut count = Count::take(queue.id, &taken, Some(10 * STEP), under)?;
+        let now = clock::now();
+        let ages = Ages { queue, now };
+        let is_due =
+            segment::oldest(queue.id, count.tally.floor, under).is_some_and(|at| ages.is_due(at));
+        if !is_due || !count.is_complete() {
+            let goes_on = !count.is_complete();
+            count.keep(if goes_on { 1 } else { WORTH_WRITING })?;
+            return Ok(Step { removed: 0, goes_on });
+        }
+        if !tally::try_lead(queue.id, count.revision())? {
+            return Ok(Step::default());
+        }
+        let mut groups = group::of_queue(&queue.name, under)?;
+        groups.iter_mut().for_each(|group| settle_baseline(&count, group, under));
+        Retaining { ages, groups, under }.run(&mut count)
+    })
+}
+
+/// Which messages are old enough.
+struct Ages<'a> {
+    queue: &'a Queue,
+    now: Moment,
+}
+
+impl Ages<'_> {
+    fn is_over(&self, created_at: Moment) -> bool {
+        self.queue.options.retention().is_some_and(|age| created_at <= self.now - age)
+    }
+
+    fn is_over_if_settled(&self, created_at: Moment) -> bool {
+        created_at <= self.now - self.queue.options.completed_retention()
+    }
+
+    fn is_due(&self, created_at: Moment) -> bool {
+        self.is_over(created_at) || self.is_over_if_settled(created_at)
+    }
+}
+
+struct Retaining<'a> {
+    ages: Ages<'a>,
+    groups: Vec<Group>,
+    under: &'a Under,
+}
+
+/// How a segment stands with a group.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Settled,
+    /// In somebody's hands, or an expired lease's.
+    Leased,
+    /// So many of its messages came back.
+    Waiting(i64),
+    /// Not read; and whether it is for the group.
+    Unread {
+        is_for_it: bool,
+    },
+}
+
+/// A group's cursor of the partition at hand, if there is one.
+struct Reader<'a> {
+    group: &'a Group,
+    found: Option<(Located, Place)>,
+    cursor: Cursor,
+}
+
+impl Retaining<'_> {
+    fn run(&self, count: &mut Count) -> Result<Step> {
+        let queue = self.ages.queue.id;
+        let (xid, key) = count.tally.swept.clone();
+        let rows = news(queue, xid, &key, false, STEP, self.under);
+        let (full, mut partitions) = (rows.len() == STEP, BTreeMap::<String, Vec<News>>::new());
+        let mut last = None;
+        for row in rows.into_iter().take_while(|row| self.ages.is_due(row.created_at)) {
+            last = Some((row.segment.xid, row.segment.key.clone()));
+            partitions.entry(row.segment.key.0.clone()).or_default().push(row);
+        }
+        let mut removed = 0;
+        for (partition, rows) in partitions {
+            for gone in self.clean(&partition, rows)? {
+                removed += gone.segment.messages;
+                count.tally.remove(gone.segment.messages, gone.segment.bytes);
+            }
+            pgrx::check_for_interrupts!();
+        }
+        // At the end of what is old, from the start again: something may have been settled since.
+        let goes_on = full && last.is_some();
+        let floor = segment::first_pusher(queue, count.tally.floor, self.under);
+        count.tally.floor = floor.unwrap_or(count.tally.floor);
+        let start = (count.tally.floor, Default::default());
+        count.tally.swept = last.filter(|_| goes_on).unwrap_or(start);
+        count.write();
+        Ok(Step { removed, goes_on })
+    }
+
+    /// Delete what can go of the old segments of one partition; returns them.
+    fn clean(&self, partition: &str, rows: Vec<News>) -> Result<Vec<News>> {
+        let mut readers = Vec::with_capacity(self.groups.len());
+        for group in &self.groups {
+            let found = cursor::status(group.id, &group.start, partition, self.under)?;
+            let cursor = match &found {
+                Some((located, _)) => located.cursor.clone(),
+                None => Cursor::new(group.start.clone()),
+            };
+            readers.push(Reader { group, found, cursor });
+        }
+        let gone: Vec<News> = rows.into_iter().filter(|row| self.can_go(row, &readers)).collect();
+        if gone.is_empty() {
+            return Ok(gone);
+        }
+        for reader in &readers {
+            if !self.hold(reader, &gone)? {
+                return Ok(Vec::new());
+            }
+        }
+        for reader in &mut readers {
+            self.take_off(reader, &gone);
+        }
+        let ids: Vec<u64> = gone.iter().map(|row| row.segment.key.1).collect();
+        segment::delete(self.ages.queue.id, partition, &ids);
+        Ok(gone)
+    }
+
+    fn can_go(&self, row: &News, readers: &[Reader<'_>]) -> bool {
+        let standings: Vec<Standing> = readers.iter().map(|reader| reader.standing(row)).collect();
+        if standings.contains(&Standing::Leased) {
+            return false;
+        }
+        let is_done = |standing: &Standing| {
+            matches!(standing, Standing::Settled | Standing::Unread { is_for_it: false })
+        };
+        let is_settled = !readers.is_empty() && standings.iter().all(is_done);
+        self.ages.is_over(row.created_at)
+            || (is_settled && self.ages.is_over_if_settled(row.created_at))
+    }
+
+    /// Keep the group from moving in the partition. False if it is at it.
+    fn hold(&self, reader: &Reader<'_>, gone: &[News]) -> Result<bool> {
+        match &reader.found {
+            Some((located, place)) => {
+                Ok(cursor::try_lock(located, *place, self.under)? == Attempt::Locked)
+            }
+            None => cursor::try_prevent(reader.group.id, &gone[0].segment.key.0),
+        }
+    }
+
+    /// Account for what the group had not settled.
+    fn take_off(&self, reader: &mut Reader<'_>, gone: &[News]) {
+        let mut unread = 0;
+        let mut waiting = 0;
+        for row in gone {
+            match reader.standing(row) {
+                Standing::Unread { .. } => unread += row.segment.messages as i64,
+                Standing::Waiting(messages) => waiting += messages,
+                Standing::Settled | Standing::Leased => (),
+            }
+        }
+        group::write_off(reader.group.id, unread);
+        if let (Some((located, _)), true) = (&reader.found, waiting > 0) {
+            let is_gone = |segment| gone.iter().any(|row| row.segment.key.1 == segment);
+            let mut cursor = reader.cursor.clone();
+            cursor.waiting =
+                cursor.waiting.iter().filter(|span| !is_gone(span.segment)).collect::<Spans>();
+            cursor.failures.retain(|message, _| !is_gone(message.segment()));
+            cursor.settled += waiting;
+            let xid = snapshot::assign_xid(self.ages.queue.identity);
+            cursor::append(located, &cursor, Notice::Ready { xid });
+        }
+    }
+}
+
+impl Reader<'_> {
+    fn standing(&self, row: &News) -> Standing {
+        let (xid, segment) = (row.segment.xid, row.segment.key.1);
+        if !self.cursor.has_read(segment, xid) {
+            let is_old = self.cursor.since.is_some_and(|since| row.created_at < since);
+            let is_others = row.only_group.is_some_and(|only| only != self.group.id);
+            return Standing::Unread { is_for_it: !is_old && !is_others };
+        }
+        let holds = |spans: &Spans| spans.iter().any(|span| span.segment == segment);
+        if self.cursor.leases.iter().any(|lease| holds(&lease.held)) {
+            return Standing::Leased;
+        }
+        let waiting = self.cursor.waiting.iter().filter(|span| span.segment == segment);
+        match waiting.map(|span| i64::from(span.len)).sum() {
+            0 => Standing::Settled,
+            waiting => Standing::Waiting(waiting),
+        }
+    }
+}

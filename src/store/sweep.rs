@@ -1,0 +1,161 @@
+//! `queen_mq.sweep`, and the deletion of rows that nobody needs any more.
+//!
+//! What goes by age has no index of its own: it would cost every message. Instead tables are passed
+//! piece by piece, a number of pages at a time, and where a pass has come to is kept in a row, whose
+//! lock keeps two sweeps off the same piece.
+
+use pgrx::pg_sys;
+
+use super::clock::{At, HOUR, Moment};
+use super::spi::{Arg, Columns, Statement, arg};
+
+/// Pages of a table passed in one step.
+const PAGES: i64 = 64;
+/// Rows of an index passed in one step.
+const ROWS: i64 = 1000;
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Step {
+    pub removed: u64,
+    /// There may be more to do at once.
+    pub goes_on: bool,
+}
+
+/// A table that is passed page by page.
+pub struct Pass {
+    /// As queen_sweep reports it.
+    pub task: &'static str,
+    table: &'static str,
+    /// Takes the first and the last page as tids, and a moment.
+    delete: Statement,
+    /// How long before now that moment lies.
+    age: i64,
+}
+
+static BEGIN: Statement = Statement::new(
+    "SELECT page, pg_catalog.pg_relation_size($2::text::regclass)
+                  / pg_catalog.current_setting('block_size')::bigint
+     FROM queen_mq.sweep WHERE task = $1 FOR UPDATE SKIP LOCKED",
+    &[pg_sys::TEXTOID, pg_sys::TEXTOID],
+);
+static END: Statement = Statement::new(
+    "UPDATE queen_mq.sweep SET page = $2 WHERE task = $1 AND page <> $2",
+    &[pg_sys::TEXTOID, pg_sys::INT8OID],
+);
+
+impl Pass {
+    /// Pass the next pages. Goes on while something is found, to the end of the table.
+    pub fn step(&self, now: Moment) -> Step {
+        let Some(row) = BEGIN.run(&[arg(self.task), arg(self.table)]).first() else {
+            return Step::default();
+        };
+        let (page, pages): (i64, i64) = (row.need(1), row.need(2));
+        let page = if page < pages { page } else { 0 };
+        let next = (page + PAGES).min(pages);
+        let tid = |page: i64| arg(format!("({page},0)"));
+        let removed = self.delete.run(&[tid(page), tid(next), arg(At(now - self.age))]).affected();
+        END.run(&[arg(self.task), arg(next)]);
+        Step { removed: removed as u64, goes_on: removed > 0 && next < pages }
+    }
+}
+
+macro_rules! pass {
+    ($task:literal, $table:literal, $age:expr, $doomed:literal) => {
+        Pass {
+            task: $task,
+            table: concat!("queen_mq.", $table),
+            delete: Statement::new(
+                concat!(
+                    "DELETE FROM queen_mq.",
+                    $table,
+                    " WHERE ctid = ANY (ARRAY(SELECT t.ctid FROM queen_mq.",
+                    $table,
+                    " AS t ",
+                    $doomed,
+                    " FOR UPDATE OF t SKIP LOCKED))"
+                ),
+                &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],
+            ),
+            age: $age,
+        }
+    };
+}
+
+/// The tables that are passed.
+pub static PASSES: [Pass; 5] = [
+    pass!(
+        "transaction_ids",
+        "admission",
+        0,
+        "LEFT JOIN queen_mq.queue q ON q.id = t.queue_id
+         WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
+           AND (q.id IS NULL OR t.admitted_at <= $3 - coalesce(q.dedup_window, '1 hour'))"
+    ),
+    // A newer revision says what there is.
+    pass!(
+        "progress",
+        "progress",
+        0,
+        "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND $3 IS NOT NULL
+           AND EXISTS (SELECT FROM queen_mq.progress n
+                       WHERE n.cursor_id = t.cursor_id AND n.revision > t.revision)"
+    ),
+    pass!(
+        "receipts",
+        "receipt",
+        HOUR,
+        "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at < $3"
+    ),
+    // A lease lasts 12 hours, and longer only if it is extended: those that are live stay.
+    pass!(
+        "lease_sets",
+        "lease_set",
+        13 * HOUR,
+        "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.created_at < $3
+           AND NOT EXISTS (SELECT FROM unnest(t.cursor_ids) AS held(id)
+                           CROSS JOIN LATERAL (SELECT due_at FROM queen_mq.progress
+                               WHERE cursor_id = held.id ORDER BY revision DESC LIMIT 1) AS p
+                           WHERE p.due_at > $3)"
+    ),
+    // Cursors of groups that are gone, once nobody is to be told of their leases any more.
+    pass!(
+        "cursors",
+        "cursor",
+        HOUR,
+        "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
+           AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id)
+           AND NOT EXISTS (SELECT FROM queen_mq.receipt r
+                           WHERE r.cursor_id = t.id AND r.ended_at >= $3)
+           AND NOT EXISTS (SELECT FROM queen_mq.progress p
+                           WHERE p.cursor_id = t.id AND p.due_at >= $3)"
+    ),
+];
+
+static ORPHANS: Statement = Statement::new(
+    "DELETE FROM queen_mq.progress WHERE ctid = ANY (ARRAY(
+         SELECT p.ctid FROM queen_mq.progress p
+         WHERE NOT EXISTS (SELECT FROM queen_mq.cursor c WHERE c.id = p.cursor_id)
+         ORDER BY p.cursor_id LIMIT $1 FOR UPDATE SKIP LOCKED))",
+    &[pg_sys::INT8OID],
+);
+
+/// The states of cursors that are gone. To be called when some have been removed.
+pub fn orphans() -> Step {
+    let removed = ORPHANS.run(&[arg(ROWS)]).affected();
+    Step { removed: removed as u64, goes_on: removed as i64 == ROWS }
+}
+
+static MARKERS: Statement = Statement::new(
+    "DELETE FROM queen_mq.marker WHERE ctid = ANY (ARRAY(
+         SELECT ctid FROM queen_mq.marker WHERE expires_at <= $1
+         ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))",
+    &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID],
+);
+
+/// Markers whose time is over.
+pub fn markers(now: Moment) -> Step {
+    let args: [Arg; 2] = [arg(At(now)), arg(ROWS)];
+    let removed = MARKERS.run(&args).affected();
+    Step { removed: removed as u64, goes_on: removed as i64 == ROWS }
+}

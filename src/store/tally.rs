@@ -1,0 +1,56 @@
+//! `queen_mq.tally`: how much has arrived in a queue.
+
+use pgrx::pg_sys;
+use queen_engine::codec::encode;
+use queen_engine::tally::Tally;
+
+use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
+use super::table::{From, Index, Table, Tuple, Value};
+use super::{advisory, decode};
+use crate::error::Result;
+
+static TALLIES: Table = Table(c"tally");
+static NEWEST: Index = Index { table: Table(c"tally"), name: c"tally_newest" };
+
+/// The newest count of a queue and its revision; nothing counted where there is none.
+pub fn newest(queue: i64, under: &Under) -> Result<(i64, Tally)> {
+    let read = |row: &Tuple| {
+        let state = decode(&row.need::<Vec<u8>>(3), "the count of a queue")?;
+        Ok((row.need(2), state))
+    };
+    NEWEST
+        .end(&[Value::Int(queue)], From::End, under, read)
+        .unwrap_or_else(|| Ok(Default::default()))
+}
+
+/// Be the one who counts for the queue, until the end of the transaction. False if somebody else
+/// is, or has counted on from `revision`.
+pub fn try_lead(queue: i64, revision: i64) -> Result<bool> {
+    if !advisory::try_lock(&format!("tally {queue}")) {
+        return Ok(false);
+    }
+    is_newest(queue, revision)
+}
+
+/// The same, waiting for whoever is counting.
+pub fn lead(queue: i64) {
+    advisory::lock(&format!("tally {queue}"));
+}
+
+fn is_newest(queue: i64, revision: i64) -> Result<bool> {
+    Under::latest_snapshot(|under| Ok(newest(queue, under)?.0 == revision))
+}
+
+static PRUNE: Statement = Statement::new(
+    "DELETE FROM queen_mq.tally WHERE queue_id = $1 AND revision = $2",
+    &[pg_sys::INT8OID, pg_sys::INT8OID],
+);
+
+/// Write the count that follows `revision`, as the one who leads, and remove that one.
+pub fn append(queue: i64, revision: i64, tally: &Tally) {
+    TALLIES.insert(&[arg(queue), arg(revision + 1), arg(encode(tally))]);
+    // The one before is what a transaction in REPEATABLE READ may still look at; it sees it.
+    if !one_snapshot_per_transaction() {
+        PRUNE.run(&[arg(queue), arg(revision)]);
+    }
+}

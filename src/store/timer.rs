@@ -1,0 +1,132 @@
+//! `queen_mq.timer`: messages that enter the log later.
+
+use pgrx::pg_sys;
+
+use super::clock::{At, Moment};
+use super::spi::{Columns, Statement, Under, arg};
+use super::table::{From, Index, Table, Value};
+use crate::datum::Jsonb;
+
+/// A message to be scheduled.
+pub struct NewTimer<'a> {
+    pub queue: i64,
+    pub key: &'a str,
+    pub partition: &'a str,
+    pub transaction_id: &'a str,
+    pub deliver_at: Moment,
+    pub payload: Jsonb,
+    pub headers: Option<Jsonb>,
+}
+
+macro_rules! insert {
+    ($conflict:literal) => {
+        Statement::new(
+            concat!(
+                "INSERT INTO queen_mq.timer AS t (queue_id, timer_key, partition, transaction_id,
+                     deliver_at, payload, headers)
+                 VALUES ($1, $2, $3, $4, $5, $6, $7)
+                 ON CONFLICT ON CONSTRAINT timer_once DO ",
+                $conflict
+            ),
+            &[
+                pg_sys::INT8OID,
+                pg_sys::TEXTOID,
+                pg_sys::TEXTOID,
+                pg_sys::TEXTOID,
+                pg_sys::TIMESTAMPTZOID,
+                pg_sys::JSONBOID,
+                pg_sys::JSONBOID,
+            ],
+        )
+    };
+}
+// A row that was inserted has no xmax.
+static REPLACE: Statement = insert!(
+    "UPDATE SET partition = excluded.partition, transaction_id = excluded.transaction_id,
+         deliver_at = excluded.deliver_at, payload = excluded.payload, headers = excluded.headers
+     RETURNING t.xmax = 0"
+);
+static ADD: Statement = insert!("NOTHING");
+
+impl NewTimer<'_> {
+    fn run(self, statement: &Statement) -> super::spi::Rows {
+        statement.run(&[
+            arg(self.queue),
+            arg(self.key),
+            arg(self.partition),
+            arg(self.transaction_id),
+            arg(At(self.deliver_at)),
+            arg(self.payload),
+            self.headers.and_then(arg),
+        ])
+    }
+
+    /// Schedule it, replacing the timer of this key. True if there was none. Waits for a
+    /// transaction that is scheduling, moving or cancelling the same one.
+    pub fn replace(self) -> bool {
+        self.run(&REPLACE).first().is_none_or(|row| row.need(1))
+    }
+
+    /// Schedule it, unless there is a timer of this key; false if there is.
+    pub fn add(self) -> bool {
+        self.run(&ADD).affected() > 0
+    }
+}
+
+static CANCEL: Statement = Statement::new(
+    "DELETE FROM queen_mq.timer WHERE queue_id = $1 AND timer_key = $2
+     RETURNING transaction_id, deliver_at",
+    &[pg_sys::INT8OID, pg_sys::TEXTOID],
+);
+
+/// Take a timer out; its transaction_id and moment. Waits as `replace` does.
+pub fn cancel(queue: i64, key: &str) -> Option<(String, Moment)> {
+    CANCEL.run(&[arg(queue), arg(key)]).first().map(|row| (row.need(1), row.need::<At>(2).0))
+}
+
+/// A message that is due.
+pub struct Due {
+    pub partition: String,
+    pub transaction_id: String,
+    pub payload: Jsonb,
+    pub headers: Option<Jsonb>,
+}
+
+// Those that another transaction is moving, replacing or cancelling are left to it.
+static TAKE_DUE: Statement = Statement::new(
+    "WITH due AS (
+         DELETE FROM queen_mq.timer WHERE id = ANY (ARRAY(
+             SELECT id FROM queen_mq.timer WHERE queue_id = $1 AND deliver_at <= $2
+             ORDER BY deliver_at, id LIMIT $3 FOR UPDATE SKIP LOCKED))
+         RETURNING id, deliver_at, partition, transaction_id, payload, headers)
+     SELECT partition, transaction_id, payload, headers FROM due ORDER BY deliver_at, id",
+    &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID],
+);
+
+/// Take out up to `limit` messages that are due, in the order of their moments. Their values live
+/// until SPI closes.
+pub fn take_due(queue: i64, now: Moment, limit: usize) -> Vec<Due> {
+    TAKE_DUE
+        .run(&[arg(queue), arg(At(now)), arg(limit as i64)])
+        .map(|row| Due {
+            partition: row.need(1),
+            transaction_id: row.need(2),
+            payload: row.need(3),
+            headers: row.get(4),
+        })
+        .collect()
+}
+
+static BY_MOMENT: Index = Index { table: Table(c"timer"), name: c"timer_due" };
+
+/// The moment of the queue's next timer.
+pub fn next(queue: i64, under: &Under) -> Option<Moment> {
+    BY_MOMENT.end(&[Value::Int(queue)], From::Start, under, |row| row.need::<At>(6).0)
+}
+
+static COUNT: Statement =
+    Statement::new("SELECT count(*) FROM queen_mq.timer WHERE queue_id = $1", &[pg_sys::INT8OID]);
+
+pub fn count(queue: i64, under: &Under) -> i64 {
+    COUNT.read(&[arg(queue)], under).first().map_or(0, |row| row.need(1))
+}

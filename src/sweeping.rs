@@ -1,0 +1,113 @@
+//! Tidying up, in steps. Everything is right without it; it keeps tables small, moves timers on
+//! where nobody pops, and deletes messages by their age.
+
+use crate::error::Result;
+use crate::retaining;
+use crate::store::clock::{self, Moment};
+use crate::store::cursor::{self, Attempt, Notice};
+use crate::store::group;
+use crate::store::queue::{self, Queue};
+use crate::store::spi::Under;
+use crate::store::sweep::{self, PASSES, Step};
+use crate::store::{discovery, receipt, snapshot};
+use crate::timing;
+
+/// Timers, or leases, dealt with in one step.
+const STEP: usize = 500;
+
+/// What a sweep is made of, in the order of urgency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    Timers,
+    Leases,
+    Markers,
+    Messages,
+    /// A table that is passed page by page.
+    Pass(usize),
+    Orphans,
+}
+
+impl Task {
+    pub fn all() -> Vec<Task> {
+        let passes = (0..PASSES.len()).map(Task::Pass);
+        [Task::Timers, Task::Leases, Task::Markers, Task::Messages]
+            .into_iter()
+            .chain(passes)
+            .chain([Task::Orphans])
+            .collect()
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Task::Timers => "timers",
+            Task::Leases => "leases",
+            Task::Markers => "markers",
+            Task::Messages => "messages",
+            Task::Pass(place) => PASSES[place].task,
+            Task::Orphans => "cursor_states",
+        }
+    }
+
+    /// One bounded step.
+    pub fn step(self) -> Result<Step> {
+        let now = clock::now();
+        match self {
+            Task::Timers => over_queues(|queue| match queue.uses_timers {
+                true => {
+                    let moved = timing::deliver_due(queue, STEP)?;
+                    Ok(Step { removed: moved as u64, goes_on: moved == STEP })
+                }
+                false => Ok(Step::default()),
+            }),
+            Task::Leases => over_queues(|queue| reclaim(queue, now)),
+            Task::Markers => Ok(sweep::markers(now)),
+            Task::Messages => over_queues(|queue| {
+                let done = retaining::step(queue)?;
+                Ok(Step { removed: done.removed, goes_on: done.goes_on })
+            }),
+            Task::Pass(place) => Ok(PASSES[place].step(now)),
+            Task::Orphans => Ok(sweep::orphans()),
+        }
+    }
+}
+
+fn over_queues(mut step: impl FnMut(&Queue) -> Result<Step>) -> Result<Step> {
+    let mut all = Step::default();
+    for queue in Under::new_snapshot(queue::all)? {
+        let done = step(&queue)?;
+        all.removed += done.removed;
+        all.goes_on |= done.goes_on;
+        pgrx::check_for_interrupts!();
+    }
+    Ok(all)
+}
+
+/// Put back what expired leases hold, so that it is found as soon as somebody looks. Begins where
+/// the group's search has come to: before that, others have looked.
+fn reclaim(queue: &Queue, now: Moment) -> Result<Step> {
+    Under::new_snapshot(|under| {
+        let mut all = Step::default();
+        for group in group::of_queue(&queue.name, under)? {
+            let (_, found) = discovery::newest(group.id, under)?.unwrap_or_default();
+            let due = discovery::due(group.id, found.due, now, STEP, under);
+            all.goes_on |= due.len() == STEP;
+            for partition in due.into_iter().filter_map(|hint| hint.partition) {
+                let status = cursor::status(group.id, &group.start, &partition, under)?;
+                let Some((located, place)) = status else { continue };
+                let mut state = located.cursor.clone();
+                let ended = state.reclaim(now, queue.identity.void_before);
+                if ended.is_empty() || cursor::try_lock(&located, place, under)? != Attempt::Locked
+                {
+                    continue;
+                }
+                let xid = snapshot::assign_xid(queue.identity);
+                cursor::append(&located, &state, Notice::Ready { xid });
+                for (lease, trace) in ended {
+                    receipt::insert(located.id, lease, &trace, now);
+                    all.removed += 1;
+                }
+            }
+        }
+        Ok(all)
+    })
+}

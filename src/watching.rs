@@ -1,0 +1,204 @@
+//! What the views and metrics tell. States are the engine's, so SQL alone can't.
+//!
+//! Everything is counted: by the number of partitions that groups have read, and by what has arrived
+//! since anybody last looked, never by the length of the log.
+
+use std::collections::HashSet;
+
+use queen_engine::cursor::Cursor;
+use queen_engine::lease::LeaseId;
+use queen_engine::message::Spans;
+
+use crate::error::Result;
+use crate::store::clock::{self, Moment};
+use crate::store::cursor::{self, Located};
+use crate::store::group::{self, Group};
+use crate::store::queue::{self, Queue};
+use crate::store::snapshot;
+use crate::store::spi::Under;
+use crate::store::{dead_letter, segment, timer};
+use crate::tallying::{Count, due_to};
+
+/// A group, and what it has to do.
+pub struct GroupFigures {
+    pub queue: String,
+    /// '' is queue mode.
+    pub group: String,
+    pub pending: i64,
+    pub in_flight: i64,
+    pub retrying: i64,
+    pub dead_letters: i64,
+    pub oldest_pending: Option<Moment>,
+    pub last_pop_at: Option<Moment>,
+}
+
+/// A queue, and what is in it.
+pub struct QueueFigures {
+    pub queue: String,
+    pub depth: i64,
+    /// Messages in the log, and what they take as stored.
+    pub messages: i64,
+    pub bytes: i64,
+    /// Messages that have ever arrived.
+    pub arrived: i64,
+    pub oldest: Option<Moment>,
+    pub partitions: i64,
+    pub groups: i64,
+    pub timers: i64,
+}
+
+/// A live lease on one partition.
+pub struct LiveLease {
+    pub queue: String,
+    pub group: String,
+    pub partition: String,
+    pub lease: LeaseId,
+    pub expires_at: Moment,
+    pub messages: i64,
+    pub attempt: i32,
+}
+
+/// What there is in the database, as of one snapshot.
+#[derive(Default)]
+pub struct Figures {
+    pub queues: Vec<QueueFigures>,
+    pub groups: Vec<GroupFigures>,
+    pub leases: Vec<LiveLease>,
+}
+
+impl Figures {
+    pub fn take(under: &Under) -> Result<Self> {
+        let mut figures = Self::default();
+        let mut known = HashSet::new();
+        for queue in queue::all(under)? {
+            figures.add_queue(&queue, under)?;
+            known.insert(queue.name);
+        }
+        // Groups whose queue does not exist yet.
+        for (queue, name, _) in group::all(under)? {
+            if !known.contains(&queue) {
+                figures.groups.push(GroupFigures::idle(queue, name));
+            }
+        }
+        figures.groups.sort_by(|a, b| (&a.queue, &a.group).cmp(&(&b.queue, &b.group)));
+        Ok(figures)
+    }
+
+    fn add_queue(&mut self, queue: &Queue, under: &Under) -> Result<()> {
+        let taken = snapshot::describe(under, queue.identity);
+        let count = Count::take(queue.id, &taken, None, under)?;
+        let partitions = segment::partitions(queue.id, under);
+        let look = Look { queue, count: &count, partitions: &partitions, now: clock::now(), under };
+        let mut depth = None;
+        let mut groups = 0;
+        for (name, group) in group::of_queue_named(&queue.name, under)? {
+            let found = look.at(name, &group, &mut self.leases)?;
+            depth = depth.max(Some(found.pending));
+            groups += 1;
+            self.groups.push(found);
+        }
+        self.queues.push(QueueFigures {
+            queue: queue.name.clone(),
+            depth: depth.unwrap_or(count.retained()).max(0),
+            messages: count.retained(),
+            bytes: count.bytes(),
+            arrived: count.arrived(),
+            oldest: segment::oldest(queue.id, count.tally.floor, under),
+            partitions: partitions.len() as i64,
+            groups,
+            timers: timer::count(queue.id, under),
+        });
+        Ok(())
+    }
+}
+
+impl GroupFigures {
+    fn idle(queue: String, group: String) -> Self {
+        Self {
+            dead_letters: dead_letter::count(&queue, &group),
+            queue,
+            group,
+            pending: 0,
+            in_flight: 0,
+            retrying: 0,
+            oldest_pending: None,
+            last_pop_at: None,
+        }
+    }
+}
+
+/// A look at the groups of one queue.
+struct Look<'a> {
+    queue: &'a Queue,
+    count: &'a Count,
+    partitions: &'a [String],
+    now: Moment,
+    under: &'a Under,
+}
+
+impl Look<'_> {
+    fn at(&self, name: String, group: &Group, leases: &mut Vec<LiveLease>) -> Result<GroupFigures> {
+        let mut figures = GroupFigures::idle(self.queue.name.clone(), name);
+        let mut settled = 0;
+        let mut read = HashSet::new();
+        for located in cursor::of_group(group.id, &group.start, self.under)? {
+            settled += located.cursor.settled;
+            self.add(&mut figures, &located, leases);
+            read.insert(located.partition);
+        }
+        figures.pending = (due_to(self.count, group, self.under) - settled).max(0);
+        for partition in self.partitions.iter().filter(|name| !read.contains(*name)) {
+            let oldest = self.oldest(partition, group.start.position + 1);
+            figures.oldest_pending = earlier(figures.oldest_pending, oldest);
+        }
+        Ok(figures)
+    }
+
+    fn add(&self, figures: &mut GroupFigures, located: &Located, leases: &mut Vec<LiveLease>) {
+        let cursor = &located.cursor;
+        let void_before = self.queue.identity.void_before;
+        for lease in &cursor.leases {
+            let messages = lease.held.count() as i64;
+            if !lease.is_live(self.now, void_before) {
+                figures.retrying += messages;
+                continue;
+            }
+            figures.in_flight += messages;
+            leases.push(LiveLease {
+                queue: figures.queue.clone(),
+                group: figures.group.clone(),
+                partition: located.partition.clone(),
+                lease: lease.id,
+                expires_at: lease.deadline,
+                messages,
+                attempt: lease.held.max_deliveries() as i32,
+            });
+        }
+        figures.retrying += came_back(cursor);
+        if cursor.last_pop_at > 0 {
+            figures.last_pop_at = figures.last_pop_at.max(Some(cursor.last_pop_at));
+        }
+        let held = cursor.leases.iter().filter_map(|lease| first(&lease.held)).min();
+        let from = earlier(held, first(&cursor.waiting)).unwrap_or(cursor.position + 1);
+        let oldest = self.oldest(&located.partition, from);
+        figures.oldest_pending = earlier(figures.oldest_pending, oldest);
+    }
+
+    fn oldest(&self, partition: &str, from: u64) -> Option<Moment> {
+        segment::oldest_from(self.queue.id, partition, from, self.under)
+    }
+}
+
+/// Messages that were delivered before, and are in nobody's hands.
+fn came_back(cursor: &Cursor) -> i64 {
+    let delivered = cursor.waiting.iter().filter(|span| span.deliveries > 0);
+    delivered.map(|span| i64::from(span.len)).sum()
+}
+
+fn first(spans: &Spans) -> Option<u64> {
+    spans.iter().map(|span| span.segment).min()
+}
+
+fn earlier<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
+    a.into_iter().chain(b).min()
+}
