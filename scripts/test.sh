@@ -5,6 +5,7 @@
 #                                                  all of them without a name
 #   TESTS='settle kv' scripts/test.sh sql          only these files of the part
 #   ACCEPT=1 TESTS=settle scripts/test.sh sql      take what they print as expected
+#   ACCEPT=1 scripts/test.sh docs                  the same for what the pages show
 #
 # Installs a debug build, whose assertions are on, into the PostgreSQL of PG_CONFIG. PROFILE=release
 # tests what users get, and `make install` puts that back.
@@ -118,7 +119,7 @@ leftovers() {
   local table rows
   psql "$1" -At -c "SELECT oid::regclass FROM pg_class WHERE relname IN ('charges', 'deliveries', 'checks')"
   for table in $(psql "$1" -At -c "SELECT relname FROM pg_class
-      WHERE relnamespace = 'queen_mq'::regnamespace AND relkind = 'r' AND relname <> 'identity'"); do
+      WHERE relnamespace = 'queen_mq'::regnamespace AND relkind = 'r' AND relname NOT IN ('identity', 'sweep')"); do
     rows=$(psql "$1" -At -c "SELECT count(*) FROM queen_mq.$table")
     [ "$rows" = 0 ] || echo "$rows rows in $table"
   done
@@ -156,22 +157,16 @@ test_example() {
   done
 }
 
-# The SQL blocks of a page, run in order in one database.
+# The SQL of each page, run in order in one database, prints what the page shows.
 test_docs() {
-  local page name
-  for page in README.md docs/*.md; do
-    [ -f "$page" ] || continue
-    name=$(basename "$page" .md)
-    awk '/^```sql$/ { on = 1; next } /^```/ { on = 0 } on' "$page" >"$out/$name.sql"
-    [ -s "$out/$name.sql" ] || continue
-    fresh_database test_docs
-    # The page begins where the reader is: before the extension exists.
-    ! grep -q '^CREATE EXTENSION queen_mq' "$out/$name.sql" || psql test_docs -c 'DROP EXTENSION queen_mq'
-    if psql test_docs -v ON_ERROR_STOP=1 -f "$out/$name.sql" >"$out/$name.log" 2>&1; then
-      ok "the SQL in $page runs"
+  local page
+  for page in README.md docs/*.md docs/reference/*.md; do
+    grep -q '^```sql$' "$page" || continue
+    if fresh_database test_docs && scripts/check-docs.sh "$page" "$out" \
+      env LC_ALL=C.UTF-8 PGTZ=UTC timeout 300 "$PG_BIN/psql" --no-psqlrc --quiet --dbname test_docs; then
+      ok "the SQL in $page"
     else
-      cat "$out/$name.log"
-      not_ok "the SQL in $page runs"
+      not_ok "the SQL in $page: the difference is above; ACCEPT=1 takes what it prints into the page"
     fi
   done
 }

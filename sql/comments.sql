@@ -44,3 +44,7 @@ COMMENT ON FUNCTION @extschema@.queen_prometheus() IS
     'The same in the text format that Prometheus scrapes.';
 COMMENT ON FUNCTION @extschema@.queen_sweep(integer) IS
     'Tidy up: what the background worker does, from any scheduler.';
+COMMENT ON FUNCTION queen_mq.queue_figures IS
+    'Behind the view queen_queues';
+COMMENT ON FUNCTION queen_mq.live_leases IS
+    'Behind the view queen_leases';

@@ -174,6 +174,17 @@ CREATE TABLE queen_mq.timer (
 COMMENT ON TABLE queen_mq.timer IS 'Messages that enter the log at a later time';
 CREATE INDEX timer_due ON queen_mq.timer (queue_id, deliver_at, id);
 
+-- Segments that are for one group alone, so that they do not count as pending for the others.
+CREATE TABLE queen_mq.replay (
+    queue_id bigint NOT NULL,
+    segment_id bigint NOT NULL,
+    xid bigint NOT NULL,
+    partition text COLLATE "C" NOT NULL,
+    group_id bigint NOT NULL,
+    CONSTRAINT replay_once PRIMARY KEY (queue_id, segment_id)
+);
+COMMENT ON TABLE queen_mq.replay IS 'Replayed dead letters in the log, each for one group alone';
+
 -- Leases over several partitions: the cursors they cover, ascending.
 CREATE TABLE queen_mq.lease_set (
     id bigint GENERATED ALWAYS AS IDENTITY (MAXVALUE 274877906943) PRIMARY KEY,
@@ -238,6 +249,7 @@ SELECT pg_catalog.pg_extension_config_dump('queen_mq.discovery', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.discovery_revision', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.tally', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.timer', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.replay', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.timer_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.lease_set', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.lease_set_id_seq', '');

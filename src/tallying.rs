@@ -1,12 +1,14 @@
 //! Counting what has arrived in a queue, and what is pending for its groups.
 
+use queen_engine::cursor::Cursor;
 use queen_engine::tally::{Arrived, Tally};
 
 use crate::error::Result;
-use crate::store::cursor;
+use crate::store::cursor::{self, Located};
 use crate::store::discovery::news;
 use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
+use crate::store::replay::{self, Replay};
 use crate::store::segment::{self, Leap};
 use crate::store::snapshot::{self, Taken};
 use crate::store::spi::Under;
@@ -134,13 +136,24 @@ impl Count {
     }
 }
 
-/// Messages that are not settled for the group. Costs by the number of its partitions.
-pub fn pending(count: &Count, group: &Group, under: &Under) -> Result<i64> {
-    let mut settled = 0;
-    for located in cursor::of_group(group.id, &group.start, under)? {
-        settled += located.cursor.settled;
-    }
-    Ok(due_to(count, group, under) - settled)
+/// Messages that are not settled for the group, which has these cursors.
+pub fn pending(
+    count: &Count,
+    group: &Group,
+    cursors: &[Located],
+    replays: &[Replay],
+    under: &Under,
+) -> i64 {
+    let settled: i64 = cursors.iter().map(|located| located.cursor.settled).sum();
+    // Those that are not for it have arrived too, and count as settled once it has passed them.
+    let start = Cursor::new(group.start.clone());
+    let is_ahead = |replay: &&Replay| {
+        let cursor = cursors.iter().find(|located| located.partition == replay.partition);
+        let cursor = cursor.map_or(&start, |located| &located.cursor);
+        replay.group != group.id && !cursor.has_read(replay.segment, replay.xid)
+    };
+    let of_others = replays.iter().filter(is_ahead).count() as i64;
+    (due_to(count, group, under) - settled - of_others).max(0)
 }
 
 /// Messages that are, or were, for the group.
@@ -162,9 +175,11 @@ pub fn settle_baseline(count: &Count, group: &mut Group, under: &Under) {
 
 /// Messages that wait for the slowest group; all that are retained where there is no group.
 pub fn depth(queue: &Queue, count: &Count, under: &Under) -> Result<i64> {
+    let replays = replay::of_queue(queue.id, under);
     let mut deepest = None;
     for group in group::of_queue(&queue.name, under)? {
-        deepest = deepest.max(Some(pending(count, &group, under)?));
+        let cursors = cursor::of_group(group.id, &group.start, under)?;
+        deepest = deepest.max(Some(pending(count, &group, &cursors, &replays, under)));
     }
     Ok(deepest.unwrap_or(count.retained()).max(0))
 }

@@ -14,10 +14,11 @@ use crate::store::clock::{self, Moment};
 use crate::store::cursor::{self, Located};
 use crate::store::group::{self, Group};
 use crate::store::queue::{self, Queue};
+use crate::store::replay::{self, Replay};
 use crate::store::snapshot;
 use crate::store::spi::Under;
 use crate::store::{dead_letter, segment, timer};
-use crate::tallying::{Count, due_to};
+use crate::tallying::{Count, pending};
 
 /// A group, and what it has to do.
 pub struct GroupFigures {
@@ -88,7 +89,9 @@ impl Figures {
         let taken = snapshot::describe(under, queue.identity);
         let count = Count::take(queue.id, &taken, None, under)?;
         let partitions = segment::partitions(queue.id, under);
-        let look = Look { queue, count: &count, partitions: &partitions, now: clock::now(), under };
+        let (count, partitions) = (&count, &partitions[..]);
+        let replays = replay::of_queue(queue.id, under);
+        let look = Look { queue, count, partitions, replays, now: clock::now(), under };
         let mut depth = None;
         let mut groups = 0;
         for (name, group) in group::of_queue_named(&queue.name, under)? {
@@ -132,6 +135,7 @@ struct Look<'a> {
     queue: &'a Queue,
     count: &'a Count,
     partitions: &'a [String],
+    replays: Vec<Replay>,
     now: Moment,
     under: &'a Under,
 }
@@ -139,15 +143,14 @@ struct Look<'a> {
 impl Look<'_> {
     fn at(&self, name: String, group: &Group, leases: &mut Vec<LiveLease>) -> Result<GroupFigures> {
         let mut figures = GroupFigures::idle(self.queue.name.clone(), name);
-        let mut settled = 0;
+        let cursors = cursor::of_group(group.id, &group.start, self.under)?;
         let mut read = HashSet::new();
-        for located in cursor::of_group(group.id, &group.start, self.under)? {
-            settled += located.cursor.settled;
-            self.add(&mut figures, &located, leases);
-            read.insert(located.partition);
+        for located in &cursors {
+            self.add(&mut figures, located, leases);
+            read.insert(located.partition.as_str());
         }
-        figures.pending = (due_to(self.count, group, self.under) - settled).max(0);
-        for partition in self.partitions.iter().filter(|name| !read.contains(*name)) {
+        figures.pending = pending(self.count, group, &cursors, &self.replays, self.under);
+        for partition in self.partitions.iter().filter(|name| !read.contains(name.as_str())) {
             let oldest = self.oldest(partition, group.start.position + 1);
             figures.oldest_pending = earlier(figures.oldest_pending, oldest);
         }

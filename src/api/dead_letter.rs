@@ -5,7 +5,7 @@ use pgrx::prelude::*;
 
 use super::args;
 use super::group::no_such_group;
-use super::push::replay;
+use super::push::push_again;
 use crate::error::{Code, Error, OrRaise};
 use crate::rows::TableIterator;
 use crate::store::clock;
@@ -36,7 +36,7 @@ fn queen_dead_letter_replay(
             })?;
             let queue = queue.ok_or_else(|| Error::no_such_queue(&letter.queue))?;
             let group = group.ok_or_else(|| no_such_group(&letter.queue, &letter.group))?;
-            Ok((replay(&queue, &group, &letter), letter.transaction_id))
+            Ok((push_again(&queue, &group, &letter), letter.transaction_id))
         })
     })()
     .or_raise();

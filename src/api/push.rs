@@ -23,6 +23,7 @@ use crate::store::clock::{self, DAY};
 use crate::store::dead_letter::Letter;
 use crate::store::group::Group;
 use crate::store::queue::{self, Queue};
+use crate::store::replay::{self, Replay};
 use crate::store::segment::{self, NewSegment};
 use crate::store::spi::{Under, connected};
 use crate::store::{admission, snapshot};
@@ -350,7 +351,7 @@ fn push_to(queue: &Queue, partition: &str, messages: &[&Message]) -> Result<Vec<
 }
 
 /// Push a dead letter again, for its group alone; returns its message id.
-pub fn replay(queue: &Queue, group: &Group, letter: &Letter) -> i64 {
+pub fn push_again(queue: &Queue, group: &Group, letter: &Letter) -> i64 {
     let xid = snapshot::assign_xid(queue.identity);
     let segment = segment::append(NewSegment {
         queue: queue.id,
@@ -363,6 +364,8 @@ pub fn replay(queue: &Queue, group: &Group, letter: &Letter) -> i64 {
         headers: letter.headers.map(|headers| vec![Some(headers)]),
         only_group: Some(group.id),
     });
+    let (group, partition) = (group.id, letter.partition.clone());
+    replay::insert(queue.id, &Replay { segment, xid, partition, group });
     MessageId::new(segment, 0).to_sql()
 }
 

@@ -13,6 +13,7 @@ pub mod lookup;
 pub mod marker;
 pub mod queue;
 pub mod receipt;
+pub mod replay;
 pub mod segment;
 pub mod snapshot;
 pub mod spi;

@@ -359,7 +359,8 @@ pub fn partitions(queue: i64, under: &Under) -> Vec<String> {
 }
 
 static DELETE_ALL: Statement = Statement::new(
-    "WITH gone AS (DELETE FROM queen_mq.segment WHERE queue_id = $1 RETURNING n)
+    "WITH gone AS (DELETE FROM queen_mq.segment WHERE queue_id = $1 RETURNING n),
+          replays AS (DELETE FROM queen_mq.replay WHERE queue_id = $1)
      SELECT coalesce(sum(n), 0)::bigint FROM gone",
     &[pg_sys::INT8OID],
 );
@@ -370,7 +371,8 @@ pub fn delete_all(queue: i64) -> i64 {
 }
 
 static DELETE: Statement = Statement::new(
-    "DELETE FROM queen_mq.segment WHERE queue_id = $1 AND partition = $2 AND id = ANY ($3)",
+    "WITH replays AS (DELETE FROM queen_mq.replay WHERE queue_id = $1 AND segment_id = ANY ($3))
+     DELETE FROM queen_mq.segment WHERE queue_id = $1 AND partition = $2 AND id = ANY ($3)",
     &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::INT8ARRAYOID],
 );
 

@@ -1,0 +1,45 @@
+//! `queen_mq.replay`: segments that are for one group alone.
+
+use pgrx::pg_sys;
+
+use super::spi::{Columns, Statement, Under, arg};
+use super::{signed, unsigned};
+
+/// A segment of one message, for one group.
+pub struct Replay {
+    pub segment: u64,
+    pub xid: u64,
+    pub partition: String,
+    pub group: i64,
+}
+
+static INSERT: Statement = Statement::new(
+    "INSERT INTO queen_mq.replay (queue_id, segment_id, xid, partition, group_id)
+     VALUES ($1, $2, $3, $4, $5)",
+    &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::INT8OID],
+);
+
+pub fn insert(queue: i64, replay: &Replay) {
+    INSERT.run(&[
+        arg(queue),
+        arg(signed(replay.segment)),
+        arg(signed(replay.xid)),
+        arg(replay.partition.as_str()),
+        arg(replay.group),
+    ]);
+}
+
+static OF_QUEUE: Statement = Statement::new(
+    "SELECT segment_id, xid, partition, group_id FROM queen_mq.replay WHERE queue_id = $1",
+    &[pg_sys::INT8OID],
+);
+
+pub fn of_queue(queue: i64, under: &Under) -> Vec<Replay> {
+    let read = |row: super::spi::Row| Replay {
+        segment: unsigned(row.need(1)),
+        xid: unsigned(row.need(2)),
+        partition: row.need(3),
+        group: row.need(4),
+    };
+    OF_QUEUE.read(&[arg(queue)], under).map(read).collect()
+}

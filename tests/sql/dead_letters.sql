@@ -1,0 +1,51 @@
+-- Dead letters: replayed for their own group alone, and purged.
+\set VERBOSITY sqlstate
+\pset footer off
+\pset null (null)
+\t on
+
+CREATE FUNCTION pg_temp.bury(worker text) RETURNS bigint LANGUAGE sql AS $$
+  SELECT settled FROM queen_ack((SELECT lease_id FROM queen_pop('d', worker, partition => 'p', subscription_mode => 'all')), status => 'dead_letter', error => 'bad') $$;
+CREATE FUNCTION pg_temp.pending() RETURNS text LANGUAGE sql AS $$
+  SELECT string_agg(format('%s %s/%s', coalesce(consumer_group, '-'), pending, dead_letters), ', ' ORDER BY consumer_group COLLATE "C" NULLS FIRST)
+  FROM queen_groups WHERE queue = 'd' $$;
+
+SELECT count(*) FROM queen_push('d', '{"n": 1}', 'p', 'one', '{"h": 1}') a, queen_push('d', '{"n": 2}', 'p', 'two') b;
+SELECT queen_subscribe('d', 'a', 'all'), queen_subscribe('d', 'b', 'all');
+SELECT pg_temp.bury('a'), pg_temp.bury(NULL);
+SELECT consumer_group, partition, transaction_id, payload, headers, error, failures, deliveries FROM queen_dead_letters ORDER BY dead_letter_id;
+SELECT pg_temp.pending();
+
+-- It comes to the tail of its partition, as new, and for nobody else.
+SELECT dead_letter_id FROM queen_dead_letters WHERE consumer_group = 'a' \gset
+SELECT message_id IS NOT NULL, transaction_id FROM queen_dead_letter_replay(:dead_letter_id);
+SELECT * FROM queen_dead_letter_replay(:dead_letter_id);
+SELECT pg_temp.pending();
+SELECT transaction_id, payload, headers, delivery_attempt FROM queen_pop('d', 'a', batch => 10) ORDER BY message_id;
+SELECT transaction_id, payload FROM queen_pop('d', 'b', batch => 10, auto_ack => true) ORDER BY message_id;
+SELECT transaction_id FROM queen_pop('d', NULL, batch => 10, auto_ack => true) ORDER BY message_id;
+-- A group that begins later does not get it either.
+SELECT transaction_id FROM queen_pop('d', 'c', batch => 10, subscription_mode => 'all', auto_ack => true) ORDER BY message_id;
+SELECT pg_temp.pending();
+-- Queue mode's own.
+SELECT dead_letter_id FROM queen_dead_letters WHERE consumer_group IS NULL \gset
+SELECT transaction_id FROM queen_dead_letter_replay(:dead_letter_id);
+SELECT pg_temp.pending();
+SELECT transaction_id, payload FROM queen_pop('d', batch => 10, auto_ack => true);
+SELECT pg_temp.pending();
+SELECT queen_dead_letter_replay(NULL);
+SELECT queen_dead_letter_replay(0);
+
+-- Of a group that has gone there is nobody to replay it for.
+SELECT count(*) FROM queen_push('d', '3', 'p');
+SELECT pg_temp.bury('b'), queen_unsubscribe('d', 'b');
+SELECT dead_letter_id FROM queen_dead_letters \gset
+SELECT queen_dead_letter_replay(:dead_letter_id);
+SELECT count(*) FROM queen_dead_letters;
+-- Purged by group, by age, or all.
+SELECT queen_dead_letter_purge('d', 'nobody'), queen_dead_letter_purge('d', older_than => '1 h'), queen_dead_letter_purge('nothing');
+SELECT queen_dead_letter_purge('d', older_than => '0');
+SELECT queen_dead_letter_purge('d', 'b'), queen_dead_letter_purge('d');
+SELECT count(*) FROM queen_push('d', '4', 'p');
+SELECT pg_temp.bury(NULL), pg_sleep(0.002);
+SELECT queen_dead_letter_purge('d', older_than => '1 ms');
