@@ -112,7 +112,12 @@ test_isolation() {
     "$("$PG_CONFIG" --pgxs | sed 's|/makefiles/pgxs.mk$|/test/isolation/isolationtester|')" dbname=test_isolation
 }
 
-test_concurrency() { cargo_tests queen-tests; }
+test_concurrency() {
+  # One of the tests goes through a pooler.
+  [ -x /usr/sbin/pgbouncer ] || [ -x /usr/bin/pgbouncer ] || apt_install pgbouncer ||
+    die "install PgBouncer"
+  cargo_tests queen-tests
+}
 
 # leftovers DATABASE: what a run of the example has left: tables, and rows of the extension's own.
 leftovers() {

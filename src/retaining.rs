@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use queen_engine::cursor::Cursor;
+use queen_engine::holes::Snapshot;
 use queen_engine::message::Spans;
 
 use crate::error::Result;
@@ -46,7 +47,8 @@ pub fn step(queue: &Queue) -> Result<Step> {
         }
         let mut groups = group::of_queue(&queue.name, under)?;
         groups.iter_mut().for_each(|group| settle_baseline(&count, group, under));
-        Retaining { ages, groups, under }.run(&mut count)
+        let snapshot = &taken.snapshot;
+        Retaining { ages, groups, snapshot, under }.run(&mut count)
     })
 }
 
@@ -73,6 +75,7 @@ impl Ages<'_> {
 struct Retaining<'a> {
     ages: Ages<'a>,
     groups: Vec<Group>,
+    snapshot: &'a Snapshot,
     under: &'a Under,
 }
 
@@ -118,8 +121,12 @@ impl Retaining<'_> {
         }
         // At the end of what is old, from the start again: something may have been settled since.
         let goes_on = full && last.is_some();
-        let floor = segment::first_pusher(queue, count.tally.floor, self.under);
-        count.tally.floor = floor.unwrap_or(count.tally.floor);
+        // Nothing is, and nothing will be, below the first that is visible, nor below the oldest
+        // transaction that is not.
+        let first = segment::first_pusher(queue, count.tally.floor, self.under);
+        let oldest = self.snapshot.holes.first_from(0).into_iter().chain(self.snapshot.own);
+        let floor = first.into_iter().chain(oldest).min().unwrap_or(self.snapshot.next);
+        count.tally.floor = count.tally.floor.max(floor);
         let start = (count.tally.floor, Default::default());
         count.tally.swept = last.filter(|_| goes_on).unwrap_or(start);
         count.write();

@@ -212,3 +212,9 @@ pub fn delete(groups: &[Group]) {
         statement.run(&[arg(ids.clone())]);
     }
 }
+
+/// The highest transaction id that any start refers to.
+pub fn highest_xid() -> Result<u64> {
+    let groups = ALL.run(&[]).map(|row| read(&row)).collect::<Result<Vec<Group>>>()?;
+    Ok(groups.into_iter().map(|group| group.start.next).max().unwrap_or(0))
+}

@@ -8,8 +8,8 @@
 use pgrx::pg_sys;
 
 use super::clock::{self, At, Moment};
-use super::discovery;
 use super::spi::{Arg, Columns, Statement, arg};
+use super::{discovery, group, tally};
 use super::{signed, unsigned};
 use crate::error::Result;
 
@@ -113,7 +113,8 @@ fn rebase() -> Result<Identity> {
     // SAFETY: reads the next transaction id.
     let next = unsafe { pg_sys::ReadNextFullTransactionId().value };
     let stored = HIGHEST.run(&[]).first().map_or(0, |row| unsigned(row.need::<i64>(1)));
-    let highest = stored.max(discovery::highest_xid()?);
+    let states = [discovery::highest_xid()?, tally::highest_xid()?, group::highest_xid()?];
+    let highest = states.into_iter().fold(stored, u64::max);
     let now = clock::now();
     let identity = Identity { xid_offset: (highest + GAP).saturating_sub(next), void_before: now };
     let [own, offset, at] = identity.args();

@@ -54,3 +54,15 @@ pub fn append(queue: i64, revision: i64, tally: &Tally) {
         PRUNE.run(&[arg(queue), arg(revision)]);
     }
 }
+
+static ALL: Statement = Statement::new("SELECT state FROM queen_mq.tally", &[]);
+
+/// The highest transaction id that any count stands at.
+pub fn highest_xid() -> Result<u64> {
+    let mut highest = 0;
+    for row in ALL.run(&[]) {
+        let state: Tally = decode(&row.need::<Vec<u8>>(1), "the count of a queue")?;
+        highest = highest.max(state.stream.xid);
+    }
+    Ok(highest)
+}

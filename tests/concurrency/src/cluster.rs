@@ -4,11 +4,11 @@ use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{self, Command, Stdio};
+use std::process::{self, Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context, Result, ensure};
-use tokio_postgres::config::Config;
+use anyhow::{Context, Result, bail, ensure};
+use tokio_postgres::config::{Config, Host};
 
 /// The directory of initdb, pg_ctl, pg_dump and pg_restore.
 pub const PGBIN: &str = "QUEEN_TEST_PGBIN";
@@ -125,6 +125,62 @@ impl Drop for Cluster {
     }
 }
 
+/// PgBouncer in transaction mode before a server, with fewer connections than clients. Reached
+/// through a socket of its own; stopped when it goes out of scope.
+pub struct Bouncer {
+    directory: PathBuf,
+    child: Child,
+}
+
+impl Bouncer {
+    /// With two connections to `server`, whose first host is the directory of its socket.
+    pub fn start(server: &Config) -> Result<Self> {
+        let Some(Host::Unix(socket)) = server.get_hosts().first() else {
+            bail!("the server is not reached through a Unix socket")
+        };
+        let port = server.get_ports().first().unwrap_or(&5432);
+        let user = server.get_user().unwrap_or("postgres");
+        let directory = env::temp_dir().join(format!("queen-bouncer-{}", process::id()));
+        fs::create_dir(&directory)?;
+        let settings = format!(
+            "[databases]\n* = host={} port={port} user={user}\n[pgbouncer]\n\
+             unix_socket_dir = {}\nlisten_port = 6432\nauth_type = any\npool_mode = transaction\n\
+             default_pool_size = 2\nmax_client_conn = 100\nlogfile = {}\n\
+             ignore_startup_parameters = extra_float_digits\n",
+            socket.display(),
+            directory.display(),
+            directory.join("log").display(),
+        );
+        let file = directory.join("pgbouncer.ini");
+        fs::write(&file, settings)?;
+        let known = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].map(Path::new);
+        let program = known.into_iter().find(|path| path.exists());
+        let child = as_server(program.context("pgbouncer is not installed")?)?
+            .arg("--quiet")
+            .arg(file)
+            .stdin(Stdio::null())
+            .spawn()?;
+        Ok(Self { directory, child })
+    }
+
+    /// As `server` was, but through it.
+    pub fn config(&self, server: &Config) -> Config {
+        let mut config = Config::new();
+        config.host_path(&self.directory).port(6432).user(server.get_user().unwrap_or("postgres"));
+        config.dbname(server.get_dbname().unwrap_or("postgres"));
+        config
+    }
+}
+
+impl Drop for Bouncer {
+    fn drop(&mut self) {
+        let stopped = self.child.kill().and_then(|()| self.child.wait());
+        if let Err(error) = stopped.and_then(|_| fs::remove_dir_all(&self.directory)) {
+            eprintln!("could not clean up {}: {error}", self.directory.display());
+        }
+    }
+}
+
 /// A program of PostgreSQL. Its server refuses to run as root: root maps itself to the user
 /// `postgres` in a user namespace, which needs no other rights and no change of owners.
 fn tool(name: &str) -> Result<Command> {
@@ -133,6 +189,11 @@ fn tool(name: &str) -> Result<Command> {
     })?;
     let program = Path::new(&directory).join(name);
     ensure!(program.exists(), "{} does not exist", program.display());
+    as_server(&program)
+}
+
+/// A program that refuses to run as root, too.
+fn as_server(program: &Path) -> Result<Command> {
     let mut command = if id(&["-u"])? == "0" {
         let mut command = Command::new("unshare");
         command

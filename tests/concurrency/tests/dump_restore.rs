@@ -74,6 +74,8 @@ async fn live(session: &Session, open: &Session) -> Result<Dumped> {
     session
         .run("SELECT queen_kv_put_if_absent('dump', 'forever', 'null', forever => true)")
         .await?;
+    // What has arrived is counted and written down.
+    session.run("SELECT queen_sweep()").await?;
     Ok(Dumped {
         held,
         once: pushed[0].message_id,
@@ -178,6 +180,8 @@ async fn a_dump_is_consumed_on_in_another_cluster() -> Result<()> {
     let mut came = numbers(&drain(session, &new_ones, 5, SOON).await?);
     came.sort_unstable();
     assert_eq!(came, [7, 13, 24, 41, 42]);
+    let pending = "SELECT sum(pending)::bigint FROM queen_groups WHERE queue = 'q'";
+    assert_eq!(session.count(pending).await?, 0);
     Push::new("later", n(51)).run(session).await?;
     let later = Pop::new("later").group("g").one(session).await?;
     assert_eq!(later.payload, n(51));

@@ -2,15 +2,10 @@
 //! succeeds or is refused with a SQLSTATE of the contract; nothing crashes, nothing that is accepted
 //! is changed on its way, and the queues work on afterwards.
 
-use std::fmt::Debug;
-use std::time::Duration;
-
-use anyhow::{Context, Result, bail, ensure};
-use queen_tests::{
-    Ack, Fails, Message, Pop, Push, Session, TestDb, complete, eventually, marker, n,
-    put_if_absent, settle,
-};
-use serde_json::{Value, json};
+use anyhow::{Context, Result, ensure};
+use queen_tests::expect::sqlstate;
+use queen_tests::{Fails, Message, Pop, Push, Session, TestDb, complete, n};
+use serde_json::json;
 use tokio_postgres::Error;
 
 /// What may become of a call.
@@ -35,16 +30,14 @@ const TOO_BIG: Expected = Refused(&["22003"]);
 const INFINITE: Expected = Refused(&["22007", "22023"]);
 
 /// What the extension itself may raise.
-const CONTRACT: &[&str] = &[
-    "22023", "42704", "55000", "QN001", "QN002", "QN003", "QN004", "QN005", "QN010", "QN020",
-];
+const CONTRACT: &[&str] =
+    &["22023", "42704", "55000", "QN001", "QN002", "QN003", "QN004", "QN005", "QN010", "QN020"];
 
 /// What PostgreSQL raises while it reads an argument, so that the function is never entered: text
 /// that is no value of the type (22P02), \u0000 in jsonb (22P05), no date or interval (22007), one
 /// out of its type's range (22008, 22015), a number out of its type's range (22003), character zero
 /// (54000), JSON nested deeper than the stack (54001).
-const INPUT: &[&str] =
-    &["22P02", "22P05", "22007", "22008", "22015", "22003", "54000", "54001"];
+const INPUT: &[&str] = &["22P02", "22P05", "22007", "22008", "22015", "22003", "54000", "54001"];
 
 /// Names that are legal, however odd. The two é are different names.
 const ODD: &[&str] = &[
@@ -69,153 +62,560 @@ const CONTROLS: &[&str] = &["a\u{1}b", "\u{1f}", "\u{7f}", "line\nfeed", "end\r"
 /// Where a name goes: `@` as an SQL literal, `#` as a JSON string. What comes of a legal name that
 /// nothing has, and of NULL.
 const NAMES: &[(&str, Expected, Expected)] = &[
-    ("SELECT queen_purge(@)", UNDEFINED, BAD),
-    ("SELECT queen_delete_queue(@)", UNDEFINED, BAD),
-    ("SELECT queen_seek(@, 'holder', 'end')", UNDEFINED, BAD),
-    ("SELECT queen_seek('held', @, 'end')", UNDEFINED, UNDEFINED),
-    ("SELECT queen_seek('stock', 'g', 'end', partition => @)", Open, Fine),
-    ("SELECT queen_unsubscribe(@, 'g')", Fine, BAD),
-    ("SELECT queen_unsubscribe('stock', @)", Fine, Fine),
-    ("SELECT queen_cancel(@, 'key')", Fine, BAD),
-    ("SELECT queen_dead_letter_purge(@)", Open, BAD),
-    ("SELECT queen_dead_letter_purge('stock', @)", Open, Fine),
-    ("SELECT queen_pop(@)", Fine, BAD),
-    ("SELECT queen_pop('stock', @)", Fine, Fine),
-    ("SELECT queen_pop('stock', 'g', partition => @)", Fine, Fine),
-    ("SELECT queen_subscribe(@, 'g')", Fine, BAD),
-    ("SELECT queen_subscribe('stock', @)", Open, BAD),
-    ("SELECT queen_ack('LEASE', partition => @, message_ids => '{1}')", NOT_IN_LEASE, NOT_IN_LEASE),
+    ("queen_purge(@)", UNDEFINED, BAD),
+    ("queen_delete_queue(@)", UNDEFINED, BAD),
+    ("queen_seek(@, 'holder', 'end')", UNDEFINED, BAD),
+    ("queen_seek('held', @, 'end')", UNDEFINED, UNDEFINED),
+    ("queen_seek('stock', 'g', 'end', partition => @)", Open, Fine),
+    ("queen_unsubscribe(@, 'g')", Fine, BAD),
+    ("queen_unsubscribe('stock', @)", Fine, Fine),
+    ("queen_cancel(@, 'key')", Fine, BAD),
+    ("queen_dead_letter_purge(@)", Open, BAD),
+    ("queen_dead_letter_purge('stock', @)", Open, Fine),
+    ("queen_pop(@)", Fine, BAD),
+    ("queen_pop('stock', @)", Fine, Fine),
+    ("queen_pop('stock', 'g', partition => @)", Fine, Fine),
+    ("queen_subscribe(@, 'g')", Fine, BAD),
+    ("queen_subscribe('stock', @)", Fine, BAD),
+    ("queen_ack('LEASE', partition => @, message_ids => '{1}')", NOT_IN_LEASE, NOT_IN_LEASE),
     (
-        r#"SELECT queen_settle('LEASE', '[{"messageId":1,"status":"retry","partition":#}]')"#,
+        r#"queen_settle('LEASE', '[{"messageId":1,"status":"retry","partition":#}]')"#,
         NOT_IN_LEASE,
         Open,
     ),
     (
-        r#"SELECT queen_tx_commit('[{"type":"ack","leaseId":"LEASE","messageId":1,"partition":#}]')"#,
+        r#"queen_tx_commit('[{"type":"ack","leaseId":"LEASE","messageId":1,"partition":#}]')"#,
         Fine,
         Open,
     ),
-    ("SELECT queen_configure(@)", Fine, BAD),
-    ("SELECT queen_push(@, '1')", Fine, BAD),
-    ("SELECT queen_push('stock', '1', partition => @)", Fine, Fine),
-    ("SELECT queen_push_batch(@, '{1,2}')", Fine, BAD),
-    ("SELECT queen_push_batch('stock', '{1,2}', @)", Fine, Fine),
-    (r#"SELECT queen_push_items('[{"queue":#,"payload":1}]')"#, Fine, BAD),
-    (r#"SELECT queen_push_items('[{"queue":"stock","partition":#,"payload":1}]')"#, Fine, Open),
-    (r#"SELECT queen_tx_commit('[{"type":"push","queue":#,"payload":1}]')"#, Fine, BAD),
+    ("queen_configure(@)", Fine, BAD),
+    ("queen_push(@, '1')", Fine, BAD),
+    ("queen_push('stock', '1', partition => @)", Fine, Fine),
+    ("queen_push_batch(@, '{1,2}')", Fine, BAD),
+    ("queen_push_batch('stock', '{1,2}', @)", Fine, Fine),
+    (r#"queen_push_items('[{"queue":#,"payload":1}]')"#, Fine, BAD),
+    (r#"queen_push_items('[{"queue":"stock","partition":#,"payload":1}]')"#, Fine, Open),
+    (r#"queen_tx_commit('[{"type":"push","queue":#,"payload":1}]')"#, Fine, BAD),
     (
-        r#"SELECT queen_tx_commit('[{"type":"push","queue":"stock","partition":#,"payload":1}]')"#,
+        r#"queen_tx_commit('[{"type":"push","queue":"stock","partition":#,"payload":1}]')"#,
         Fine,
         Open,
     ),
-    ("SELECT queen_schedule(@, 'key', '1', '1 hour')", Fine, BAD),
-    ("SELECT queen_schedule('stock', 'key', '1', '1 hour', partition => @)", Fine, Fine),
+    ("queen_schedule(@, 'key', '1', '1 hour')", Fine, BAD),
+    ("queen_schedule('stock', 'key', '1', '1 hour', partition => @)", Fine, Fine),
     (
-        r#"SELECT queen_tx_commit(timers => '[{"op":"schedule","queue":#,"timerKey":"key","payload":1,
+        r#"queen_tx_commit(timers => '[{"op":"schedule","queue":#,"timerKey":"key","payload":1,
            "delayMs":9e6}]')"#,
         Fine,
         BAD,
     ),
-    (
-        r#"SELECT queen_tx_commit(timers => '[{"op":"cancel","queue":#,"timerKey":"key"}]')"#,
-        Fine,
-        BAD,
-    ),
-    ("SELECT queen_delete_queue(@)", Fine, BAD),
+    (r#"queen_tx_commit(timers => '[{"op":"cancel","queue":#,"timerKey":"key"}]')"#, Fine, BAD),
+    ("queen_delete_queue(@)", Fine, BAD),
 ];
 
 /// The same for transaction_ids and timer keys.
 const IDS: &[(&str, Expected, Expected)] = &[
-    ("SELECT queen_push('ids', '1', transaction_id => @)", Fine, Fine),
-    ("SELECT queen_push('ids', '1', transaction_id => @, delay => '1 hour')", Fine, Fine),
-    ("SELECT queen_push_batch('ids', '{1}', transaction_ids => ARRAY[@])", Fine, Fine),
-    (r#"SELECT queen_push_items('[{"queue":"ids","payload":1,"transactionId":#}]')"#, Fine, Open),
+    ("queen_push('ids', '1', transaction_id => @)", Fine, Fine),
+    ("queen_push('ids', '1', transaction_id => @, delay => '1 hour')", Fine, Fine),
+    ("queen_push_batch('ids', '{1}', transaction_ids => ARRAY[@])", Fine, Fine),
+    (r#"queen_push_items('[{"queue":"ids","payload":1,"transactionId":#}]')"#, Fine, Open),
     (
-        r#"SELECT queen_tx_commit('[{"type":"push","queue":"ids","payload":1,"transactionId":#}]')"#,
+        r#"queen_tx_commit('[{"type":"push","queue":"ids","payload":1,"transactionId":#}]')"#,
         Fine,
         Open,
     ),
-    ("SELECT queen_schedule('ids', @, '1', '1 hour')", Fine, BAD),
-    ("SELECT queen_schedule('ids', 'key', '1', '1 hour', transaction_id => @)", Fine, Fine),
+    ("queen_schedule('ids', @, '1', '1 hour')", Fine, BAD),
+    ("queen_schedule('ids', 'key', '1', '1 hour', transaction_id => @)", Fine, Fine),
     (
-        r#"SELECT queen_tx_commit(timers => '[{"op":"schedule","queue":"ids","timerKey":#,
+        r#"queen_tx_commit(timers => '[{"op":"schedule","queue":"ids","timerKey":#,
            "payload":1,"delayMs":9e6}]')"#,
         Fine,
         BAD,
     ),
-    ("SELECT queen_cancel('ids', @)", Fine, BAD),
-    ("SELECT queen_ack('LEASE', transaction_ids => ARRAY[@])", NOT_IN_LEASE, BAD),
+    ("queen_cancel('ids', @)", Fine, BAD),
+    ("queen_ack('LEASE', transaction_ids => ARRAY[@])", NOT_IN_LEASE, BAD),
+    (r#"queen_settle('LEASE', '[{"transactionId":#,"status":"completed"}]')"#, NOT_IN_LEASE, BAD),
     (
-        r#"SELECT queen_settle('LEASE', '[{"transactionId":#,"status":"completed"}]')"#,
-        NOT_IN_LEASE,
-        BAD,
-    ),
-    (
-        r#"SELECT queen_tx_commit('[{"type":"ack","leaseId":"LEASE","transactionId":#,
-           "messageId":1}]')"#,
-        BAD,
+        r#"queen_tx_commit('[{"type":"ack","leaseId":"LEASE","partition":"nowhere",
+           "transactionId":#}]')"#,
+        Fine,
         Open,
     ),
 ];
 
 /// Where a namespace goes.
 const NAMESPACES: &[&str] = &[
-    "SELECT queen_kv_get(@, 'key')",
-    "SELECT queen_kv_get_many(@, '{key}')",
-    "SELECT queen_kv_list(@)",
-    "SELECT queen_kv_put(@, 'key', '1', forever => true)",
-    "SELECT queen_kv_put_if_absent(@, 'key', '1', '1 hour')",
-    "SELECT queen_kv_check(@, 'key', 0)",
-    "SELECT queen_kv_delete(@, 'key')",
-    "SELECT queen_kv_incr(@, 'n', forever => true)",
-    r#"SELECT queen_tx_commit(kv => '[{"op":"put","ns":#,"key":"k","value":1,"forever":true}]')"#,
-    r#"SELECT queen_tx_commit(kv => '[{"op":"getMany","ns":#,"keys":["k"]}]')"#,
+    "queen_kv_get(@, 'key')",
+    "queen_kv_get_many(@, '{key}')",
+    "queen_kv_list(@)",
+    "queen_kv_put(@, 'key', '1', forever => true)",
+    "queen_kv_put_if_absent(@, 'key', '1', '1 hour')",
+    "queen_kv_check(@, 'key', 0)",
+    "queen_kv_delete(@, 'key')",
+    "queen_kv_incr(@, 'n', forever => true)",
+    r#"queen_tx_commit(kv => '[{"op":"put","ns":#,"key":"k","value":1,"forever":true}]')"#,
+    r#"queen_tx_commit(kv => '[{"op":"getMany","ns":#,"keys":["k"]}]')"#,
 ];
 
 /// Where a marker's key goes.
 const KEYS: &[&str] = &[
-    "SELECT queen_kv_get('ns', @)",
-    "SELECT queen_kv_get_many('ns', ARRAY[@])",
-    "SELECT queen_kv_put('ns', @, '1', '1 hour')",
-    "SELECT queen_kv_put_if_absent('ns', @, '1', '1 hour')",
-    "SELECT queen_kv_incr('ns', @, ttl => '1 hour')",
-    "SELECT queen_kv_check('ns', @, 0)",
-    "SELECT queen_kv_delete('ns', @)",
-    r#"SELECT queen_tx_commit(kv => '[{"op":"delete","ns":"ns","key":#}]')"#,
-    r#"SELECT queen_tx_commit(kv => '[{"op":"getMany","ns":"ns","keys":[#]}]')"#,
-];
-
-/// JSON that is no array of objects, or of objects that say nothing.
-const SHAPES: &[&str] = &[
-    "null", "1", "\"x\"", "true", "{}", "[null]", "[1]", "[\"x\"]", "[[]]", "[{}]", "[{\"x\":1}]",
-    "[[{}],{}]", "{\"0\":{}}", "[{\"$serde_json::private::RawValue\":\"1\"}]",
-];
-
-/// Where such an array goes.
-const ARRAYS: &[&str] = &[
-    "SELECT queen_push_items(@)",
-    "SELECT queen_settle('LEASE', @)",
-    "SELECT queen_tx_commit(@)",
-    "SELECT queen_tx_commit(kv => @)",
-    "SELECT queen_tx_commit(timers => @)",
-];
-
-/// Where any jsonb goes: accepted as it is.
-const JSON: &[&str] = &[
-    "SELECT queen_push('json', @)",
-    "SELECT queen_push('json', '1', headers => @)",
-    "SELECT queen_push('json', @, delay => '1 hour')",
-    "SELECT queen_push_batch('json', ARRAY[@]::jsonb[])",
-    "SELECT queen_push_items(jsonb_build_array(jsonb_build_object('queue', 'j', 'payload', @)))",
-    "SELECT queen_schedule('json', 'key', @, '1 hour')",
-    "SELECT queen_schedule('json', 'key', '1', '1 hour', headers => @)",
-    "SELECT queen_tx_commit(jsonb_build_array(jsonb_build_object('type', 'push', 'queue', 'j', \
-     'payload', @)))",
-    "SELECT queen_kv_put('json', 'key', @, '1 hour')",
-    "SELECT queen_kv_put_if_absent('json', 'key', @, '1 hour')",
+    "queen_kv_get('ns', @)",
+    "queen_kv_get_many('ns', ARRAY[@])",
+    "queen_kv_put('ns', @, '1', '1 hour')",
+    "queen_kv_put_if_absent('ns', @, '1', '1 hour')",
+    "queen_kv_incr('ns', @, ttl => '1 hour')",
+    "queen_kv_check('ns', @, 0)",
+    "queen_kv_delete('ns', @)",
+    r#"queen_tx_commit(kv => '[{"op":"delete","ns":"ns","key":#}]')"#,
+    r#"queen_tx_commit(kv => '[{"op":"getMany","ns":"ns","keys":[#]}]')"#,
 ];
 
 /// 16 MiB less 64 bytes that don't compress.
 const ALMOST_16_MIB: &str =
     "(SELECT to_jsonb(string_agg(md5(i::text), '')) FROM generate_series(1, 524286) i)";
 
+/// Everything else: calls, with SQL for their `@`.
+const VALUES: &[(Expected, &str, &[&str])] = &[
+    // Intervals.
+    (
+        BAD,
+        "queen_configure('c', lease_time => @)",
+        &["'0'", "'-1 s'", "'12:00:00.000001'", "'178000000 years'", "'-178000000 years'"],
+    ),
+    (Fine, "queen_configure('c', lease_time => @)", &["NULL", "'1 us'", "'12 hours'"]),
+    (INFINITE, "queen_configure('c', lease_time => @)", &["'infinity'", "'-infinity'"]),
+    (
+        Refused(&["22007"]),
+        "queen_push('c', '1', delay => @)",
+        &["''", "'soon'", "'NaN'", "'1e30 s'"],
+    ),
+    (
+        Refused(&["22008", "22015"]),
+        "queen_pop('c', wait => @)",
+        &["'999999999999 years'", "'2147483648 days'"],
+    ),
+    (BAD, "queen_configure('c', retry_delay => @)", &["'-1 us'", "'-1 month'"]),
+    (BAD, "queen_configure('c', retry_delay_max => @)", &["'-1 us'", "'-1 day'"]),
+    (BAD, "queen_configure('c', dedup_window => @)", &["'-1 us'", "'-1 year'"]),
+    (BAD, "queen_configure('c', delay => @)", &["'-1 us'", "'1 us -1 day'"]),
+    (BAD, "queen_configure('c', retention => @)", &["'0'", "'-1 us'"]),
+    (BAD, "queen_configure('c', completed_retention => @)", &["'0'", "'-1 us'"]),
+    (
+        Open,
+        "queen_configure('c', retention => @, dedup_window => @)",
+        &["'1 us'", "'178000000 years'", "'1 month -1 us'"],
+    ),
+    (BAD, "queen_push('c', '1', delay => @)", &["'-1 us'", "'2 years'", "'9000000 days'"]),
+    (Fine, "queen_push('c', '1', delay => @)", &["'0'", "'1 us'", "'360 days'", "NULL"]),
+    (BAD, "queen_pop('c', wait => @)", &["'-1 us'", "'60.000001 s'", "'9000000 days'"]),
+    (Fine, "queen_pop('stock', 'all', wait => @, subscription_mode => 'all')", &["'60 s'"]),
+    (BAD, "queen_pop('c', lease_time => @)", &["'0'", "'-1 us'", "'13 hours'", "'1 year'"]),
+    (BAD, "queen_extend('LEASE', @)", &["'0'", "'-1 us'", "'12:00:01'", "'9000000 days'"]),
+    (Fine, "queen_extend('LEASE', @)", &["NULL", "'1 us'", "'12 hours'"]),
+    (BAD, "queen_dead_letter_purge('c', older_than => @)", &["'0'", "'-1 us'"]),
+    (Open, "queen_dead_letter_purge('c', older_than => @)", &["'178000000 years'"]),
+    (BAD, "queen_schedule('c', 'k', '1', @)", &["NULL", "'-1 us'", "'2 years'"]),
+    (BAD, "queen_kv_put('ns', 'k', '1', @)", &["NULL", "'0'", "'-1 us'", "'-1 month'"]),
+    (BAD, "queen_kv_put('ns', 'k', '1', @, true)", &["'1 s'", "'0'", "'9000000 days'"]),
+    (BAD, "queen_kv_put_if_absent('ns', 'k', '1', @)", &["NULL", "'0'", "'-1 us'"]),
+    (BAD, "queen_kv_incr('ns', 'i', ttl => @)", &["NULL", "'0'", "'-178000000 years'"]),
+    (Open, "queen_kv_put('ns', 'k', '1', @)", &["'178000000 years'", "'2147483647 days'"]),
+    (Open, "queen_kv_incr('ns', 'i', ttl => @)", &["'178000000 years'", "'1 month -1 us'"]),
+    // Times.
+    (BAD, "queen_schedule('c', 'k', '1', deliver_at => @)", &["'infinity'", "'2999-1-1'"]),
+    (Fine, "queen_schedule('c', 'k', '1', deliver_at => @)", &["'epoch'", "'-infinity'"]),
+    (Fine, "queen_schedule('c', 'k', '1', deliver_at => @)", &["'4714-11-24 UTC BC'"]),
+    (BAD, "queen_schedule('c', 'k', '1', '1 s', @)", &["now()", "'infinity'"]),
+    (
+        Open,
+        "queen_seek('held', 'reader', to_time => @)",
+        &["'infinity'", "'-infinity'", "'4714-11-24 UTC BC'", "'294276-12-31 UTC'"],
+    ),
+    (BAD, "queen_seek('held', 'reader', @)", &["NULL", "'start', now()"]),
+    (
+        Open,
+        "queen_subscribe('c', 'from ' || md5(@), 'new', @)",
+        &["'infinity'", "'-infinity'", "'4714-11-24 UTC BC'", "'294276-12-31 UTC'"],
+    ),
+    (
+        Open,
+        "queen_pop('held', 'from ' || md5(@), subscription_from => @)",
+        &["'infinity'", "'-infinity'", "'4714-11-24 UTC BC'", "'294276-12-31 UTC'"],
+    ),
+    (BAD, "queen_subscribe('c', 'g1', 'all', @)", &["now()", "'-infinity'"]),
+    (BAD, "queen_pop('c', 'g1', subscription_mode => 'all', subscription_from => @)", &["now()"]),
+    (Refused(&["22007", "22008"]), "queen_subscribe('c', 'g1', 'new', @)", &["''", "'24:61'"]),
+    // Words.
+    (BAD, "queen_seek('held', 'reader', @)", &["''", "'START'", "'middle'", "'end '"]),
+    (BAD, "queen_subscribe('c', 'g1', @)", &["''", "'NEW'", "'old'", "'from'"]),
+    (BAD, "queen_subscribe('c', 'g1', ordering => @)", &["''", "'PARTITION'", "'fifo'"]),
+    (BAD, "queen_pop('c', 'g1', subscription_mode => @)", &["''", "'All'", "'start'"]),
+    (BAD, "queen_configure('c', on_exhausted => @)", &["''", "'DROP'", "'dead_letter '"]),
+    (BAD, "queen_configure('c', ordering => @)", &["''", "'NONE'", "'partition;'"]),
+    (BAD, "queen_ack('LEASE', status => @)", &["''", "'COMPLETED'", "'done'", "'failed '"]),
+    (NO_LEASE, "queen_ack(gen_random_uuid(), status => @)", &["NULL", "'failed', error => ''"]),
+    (NO_LEASE, "queen_ack(gen_random_uuid(), error => @)", &["E'\\x01'", "repeat('x', 1 << 20)"]),
+    // Numbers.
+    (BAD, "queen_configure('c', retry_limit => @)", &["-1", "'-2147483648'"]),
+    (Fine, "queen_configure('c', retry_limit => @)", &["0", "2147483647"]),
+    (TOO_BIG, "queen_configure('c', retry_limit => @)", &["'2147483648'"]),
+    (
+        BAD,
+        "queen_configure('c', retry_backoff => @)",
+        &["'NaN'", "'Infinity'", "'-Infinity'", "0", "0.99", "100.01", "-1", "1e308", "5e-324"],
+    ),
+    (Fine, "queen_configure('c', retry_backoff => @)", &["1", "100", "1.0000001"]),
+    (TOO_BIG, "queen_configure('c', retry_backoff => @)", &["'1e400'"]),
+    (BAD, "queen_configure('c', max_deliveries => @)", &["0", "-1", "'-2147483648'"]),
+    (BAD, "queen_configure('c', max_depth => @)", &["0", "-1", "'-9223372036854775808'"]),
+    (Fine, "queen_configure('c', max_depth => @)", &["9223372036854775807"]),
+    (TOO_BIG, "queen_configure('c', max_depth => @)", &["'9223372036854775808'"]),
+    (BAD, "queen_pop('c', batch => @)", &["0", "-1", "10001", "2147483647", "'-2147483648'"]),
+    (BAD, "queen_pop('c', partitions => @)", &["0", "-1", "1001", "2147483647"]),
+    (
+        Fine,
+        "queen_pop('c', 'most', batch => @)",
+        &["1", "10000", "NULL", "10000, partitions => 1000"],
+    ),
+    (BAD, "queen_sweep(@)", &["0", "-1", "60001", "2147483647", "'-2147483648'"]),
+    (Fine, "queen_sweep(@)", &["1", "NULL", "60000"]),
+    (UNDEFINED, "queen_dead_letter_replay(@)", &["0", "-1", "9223372036854775807"]),
+    (UNDEFINED, "queen_dead_letter_replay(@)", &["'-9223372036854775808'"]),
+    (BAD, "queen_dead_letter_replay(@)", &["NULL"]),
+    (TOO_BIG, "queen_dead_letter_replay(@)", &["'9223372036854775808'"]),
+    (NOT_A_TEXT, "queen_dead_letter_replay(@)", &["''", "'1.5'", "'0x10g'", "'NaN'"]),
+    (BAD, "queen_kv_list('ns', max_rows => @)", &["0", "-1", "1001", "'-2147483648'"]),
+    (Fine, "queen_kv_list('ns', max_rows => @)", &["1", "1000", "NULL"]),
+    (
+        Open,
+        "queen_kv_put('ns', 'k', '1', '1 s', expect => @)",
+        &["0", "-1", "'-9223372036854775808'", "9223372036854775807"],
+    ),
+    (Open, "queen_kv_delete('ns', 'none', @)", &["NULL", "0", "-1", "9223372036854775807"]),
+    (BAD, "queen_kv_check('ns', 'k', @)", &["NULL"]),
+    (Open, "queen_kv_check('ns', 'none', @)", &["-1", "'-9223372036854775808'"]),
+    (UNMET, "queen_kv_check('ns', 'none', @, true)", &["1", "9223372036854775807"]),
+    (UNMET, "queen_kv_put('ns', 'none', '1', '1 s', expect => @, required => true)", &["7"]),
+    (UNMET, "queen_kv_delete('ns', 'none', required => @)", &["true"]),
+    (UNMET, "queen_kv_incr('ns', 'none', 2, '1 s', max => @, required => true)", &["1", "-1"]),
+    (BAD, "queen_kv_incr('ns', 'i', @, '1 hour')", &["'NaN'", "'Infinity'", "'-Infinity'"]),
+    (BAD, "queen_kv_incr('ns', 'i', 1, '1 s', min => @)", &["'NaN'"]),
+    (Open, "queen_kv_incr('ns', 'i', 1, '1 s', max => @)", &["'NaN'", "'-Infinity'"]),
+    (
+        Open,
+        "queen_kv_incr('ns', 'i', @, '1 hour')",
+        &[
+            "NULL",
+            "0",
+            "-0.0",
+            "'1e131071'",
+            "'9e131071'",
+            "'9e131071'",
+            "'1e-16383'",
+            "'-9e131071'",
+        ],
+    ),
+    // Uuids.
+    (BAD, "queen_ack(@)", &["NULL", "NULL, '{1}'"]),
+    (BAD, "queen_settle(@)", &["NULL, '[]'", "'LEASE', NULL", "NULL, NULL", "'LEASE', '[]'"]),
+    (BAD, "queen_extend(@)", &["NULL", "NULL, '1 s'"]),
+    (
+        NO_LEASE,
+        "queen_ack(@)",
+        &[
+            "'00000000-0000-0000-0000-000000000000'",
+            "'ffffffff-ffff-ffff-ffff-ffffffffffff'",
+            "'c232ab00-9414-11ec-b3c8-9f6bdeced846'",
+            "'{6BA7B8109DAD11D180B400C04FD430C8}'",
+        ],
+    ),
+    (NO_LEASE, "queen_extend(@)", &["gen_random_uuid()", "gen_random_uuid(), '1 s'"]),
+    (
+        NO_LEASE,
+        r#"queen_settle(gen_random_uuid(), '[{"messageId":1,"status":@}]')"#,
+        &[r#""completed""#, r#""failed""#, r#""retry""#, r#""dead_letter""#],
+    ),
+    (
+        NOT_A_TEXT,
+        "queen_ack(@)",
+        &["''", "'1'", "'LEASE0'", "'g0000000-0000-0000-0000-000000000000'"],
+    ),
+    (BAD, "queen_tx_commit(required_leases => @)", &["NULL", "'{}'", "'{LEASE}'"]),
+    (
+        BAD,
+        "queen_tx_commit('[{\"type\":\"push\",\"queue\":\"c\",\"payload\":1}]', required_leases => @)",
+        &["'{NULL}'", "'{{LEASE},{LEASE}}'", "ARRAY[NULL, gen_random_uuid()]"],
+    ),
+    (
+        Fine,
+        "queen_tx_commit('[{\"type\":\"push\",\"queue\":\"c\",\"payload\":1}]', required_leases => @)",
+        &["NULL", "'{}'", "'{LEASE}'", "'{LEASE,LEASE}'", "ARRAY[gen_random_uuid()]"],
+    ),
+    // Arrays.
+    (NOT_IN_LEASE, "queen_ack('LEASE', @)", &["'{0}'", "'{-1}'", "'{9223372036854775807}'"]),
+    (NOT_IN_LEASE, "queen_ack('LEASE', @)", &["'{-9223372036854775808}'", "'[5:5]={1}'"]),
+    (BAD, "queen_ack('LEASE', @)", &["'{}'", "'{NULL}'", "'{1,NULL}'", "'{{1},{2}}'"]),
+    (TOO_BIG, "queen_ack('LEASE', @)", &["'{9223372036854775808}'"]),
+    (NOT_A_TEXT, "queen_ack('LEASE', @)", &["'{'", "'1'", "'{x}'", "'{1.0}'", "'{{1},{2,3}}'"]),
+    (
+        BAD,
+        "queen_ack('LEASE', transaction_ids => @)",
+        &["'{}'", "'{NULL}'", "'{{a}}'", "'{a}', message_ids => '{1}'", "'{a,NULL}'"],
+    ),
+    (BAD, "queen_push_batch('c', @)", &["NULL", "'{NULL}'", "'{1,NULL}'", "'{{1},{2}}'"]),
+    (Fine, "queen_push_batch('c', @)", &["'{}'", "'[-1:0]={1,2}'", "'{\"null\"}'"]),
+    (
+        BAD,
+        "queen_push_batch('c', '{1,2}', transaction_ids => @)",
+        &["'{}'", "'{a}'", "'{a,b,c}'", "'{{a,b}}'", "'{\"\",a}'"],
+    ),
+    (BAD, "queen_push_batch('c', '{1,2}', headers => @)", &["'{}'", "'{1}'", "'{{1,2}}'"]),
+    (Fine, "queen_push_batch('c', '{1,2}', transaction_ids => @)", &["'{a,a}'", "'{NULL,NULL}'"]),
+    (BAD, "queen_kv_get_many('ns', @)", &["NULL", "'{NULL}'", "'{{a},{b}}'", "'{a,\"\"}'"]),
+    (Fine, "queen_kv_get_many('ns', @)", &["'{}'", "'{a,a}'", "'[7:8]={a,b}'"]),
+    (
+        BAD,
+        "queen_configure('c', unset => @)",
+        &["'{bogus}'", "'{queue}'", "'{NULL}'", "'{\"\"}'", "'{{delay,delay}}'", "'{Delay}'"],
+    ),
+    (Fine, "queen_configure('c', unset => @)", &["'{}'", "NULL", "'{delay,max_depth}'"]),
+    (Open, "queen_configure('c', unset => @)", &["'{delay,delay}'", "'{delay}', delay => '1 s'"]),
+    // Texts.
+    (Refused(&["54000"]), "queen_push(@, '1')", &["chr(0)", "'a' || chr(0)"]),
+    (Fine, "queen_kv_list('ns', @)", &["'%'", "'_'", "E'\\\\'", "NULL", "U&'\\+10FFFF'"]),
+    (Fine, "queen_kv_list('ns', after => @)", &["'%'", "E'\\x7f'", "U&'\\+10FFFF'", "NULL"]),
+    (Open, "queen_kv_list('ns', @)", &["repeat('x', 513)", "'a', ''", "'b', 'a'", "'a', 'b'"]),
+    // What is full stays so.
+    (Refused(&["QN020"]), "queen_push('full', @)", &["'1'", "'null', transaction_id => 'x'"]),
+    (Refused(&["QN020"]), "queen_push_batch('full', @)", &["'{1}'"]),
+    (Refused(&["QN020"]), "queen_push_items(@)", &["'[{\"queue\":\"full\",\"payload\":1}]'"]),
+    // JSON.
+    (BAD, "queen_push('json', @)", &["NULL", "to_jsonb(repeat('x', 17 << 20))"]),
+    (BAD, "queen_push_batch('json', ARRAY[@])", &["to_jsonb(repeat('x', 17 << 20))"]),
+    (BAD, "queen_schedule('json', 'k', @, '1 s')", &["NULL", "to_jsonb(repeat('x', 17 << 20))"]),
+    (Fine, "queen_push('big', @)", &["to_jsonb(repeat('x', 15 << 20))", ALMOST_16_MIB]),
+    (BAD, "queen_kv_put('ns', 'k', @, '1 s')", &["NULL", "to_jsonb(repeat('x', 1 << 16))"]),
+    (
+        BAD,
+        "queen_kv_put_if_absent('ns', 'k', @, '1 s')",
+        &["NULL", "to_jsonb(repeat('x', 1 << 16))"],
+    ),
+    (Fine, "queen_kv_put('ns', 'k', @, '1 s')", &["to_jsonb(repeat('x', 65000))"]),
+    (Fine, "queen_push_items(@)", &["'[]'"]),
+    (BAD, "queen_push_items(@)", &["NULL"]),
+    (BAD, "queen_tx_commit(@)", &["", "NULL", "'[]', '[]', '[]'", "'[]', '{}'", "'[]', NULL, '1'"]),
+    (BAD, "queen_tx_commit(kv => @)", &["NULL", "'[]'"]),
+    (Refused(&["22P05"]), "queen_push('json', @)", &[r#"'"\u0000"'"#, r#"'{"\u0000":1}'"#]),
+    (Refused(&["22P05"]), "queen_push('json', '1', headers => @)", &[r#"'["\u0000"]'"#]),
+    (Refused(&["22P05"]), "queen_push_items(@)", &[r#"'[{"queue":"j","payload":"\u0000"}]'"#]),
+    (Refused(&["22P05"]), "queen_settle('LEASE', @)", &[r#"'[{"transactionId":"\u0000"}]'"#]),
+    (Refused(&["22P05"]), "queen_tx_commit(@)", &[r#"'[{"type":"\u0000"}]'"#]),
+    (Refused(&["22P05"]), "queen_schedule('json', 'k', @, '1 s')", &[r#"'"\u0000"'"#]),
+    (Refused(&["22P05"]), "queen_kv_put('ns', 'k', @, '1 s')", &[r#"'"\u0000"'"#]),
+    (
+        NOT_A_TEXT,
+        "queen_push('json', @)",
+        &["''", "'{'", "'NaN'", "'[1,]'", "'{1:2}'", r#"'"\ud800"'"#, "'1 2'", "E'\\x01'"],
+    ),
+    (Refused(&["54001"]), "queen_push('json', @)", &["repeat('[', 1000000)::jsonb"]),
+    (
+        Refused(&["54001"]),
+        "queen_kv_put('ns', 'k', @)",
+        &["repeat('{\"a\":', 1000000)::jsonb, '1 s'"],
+    ),
+    (
+        Open,
+        r#"queen_tx_commit(kv => '[{"ns":"ns",@}]')"#,
+        &[
+            r#""op":"put","key":"k","value":1,"ttlSeconds":1e-9"#,
+            r#""op":"put","key":"k","value":1,"ttlSeconds":1e12"#,
+            r#""op":"put","key":"k","value":1,"ttlSeconds":1e300"#,
+            r#""op":"put","key":"k","value":1,"ttlSeconds":1,"expect":-1"#,
+            r#""op":"put","key":"k","value":1,"ttlSeconds":1,"expect":1.0"#,
+            r#""op":"incr","key":"i","ttlSeconds":1,"delta":9e131071"#,
+            r#""op":"incr","key":"i","ttlSeconds":1,"delta":9e131071"#,
+            r#""op":"incr","key":"i","ttlSeconds":1,"min":2,"max":1"#,
+            r#""op":"getMany","keys":[]"#,
+            r#""op":"getMany","keys":["k","k"]"#,
+        ],
+    ),
+    (
+        Open,
+        r#"queen_tx_commit(timers => '[{"op":"schedule","queue":"j","payload":1,@}]')"#,
+        &[
+            r#""timerKey":"a","deliverAt":"-infinity""#,
+            r#""timerKey":"b","deliverAt":"now""#,
+            r#""timerKey":"c","delayMs":0.0001"#,
+            r#""timerKey":"d","deliverAt":"1 BC""#,
+        ],
+    ),
+    (
+        BAD,
+        "queen_tx_commit(kv => (SELECT jsonb_agg(jsonb_build_object('op', 'get', 'ns', 'ns', \
+         'key', i::text)) FROM generate_series(1, @) i))",
+        &["65", "100000"],
+    ),
+    (
+        BAD,
+        "queen_tx_commit(kv => jsonb_build_array(jsonb_build_object('op', 'getMany', 'ns', \
+         'ns', 'keys', (SELECT jsonb_agg(i::text) FROM generate_series(1, @) i))))",
+        &["257"],
+    ),
+    (Fine, "@()", &["queen_metrics", "queen_prometheus"]),
+];
+
+/// Queues with a live lease ('held'), with messages for all ('stock'), and without room ('full').
+const SETUP: &str = "
+    SELECT queen_push_batch('held', '{1,2,3}', transaction_ids => '{a,b,c}');
+    SELECT queen_subscribe('held', 'reader', 'all');
+    SELECT queen_push_batch('stock', '{1,2,3}');
+    SELECT queen_subscribe('stock', 'g', 'all');
+    SELECT queen_configure('full', max_depth => 1);
+    SELECT queen_push_batch('full', '{1,2,3}');
+";
+
+/// All legal odd names, the longest among them.
+fn odd_names() -> Vec<String> {
+    let longest = ["x".repeat(255), "é".repeat(127), "🐘".repeat(63) + "\u{7ff}x"];
+    ODD.iter().map(|name| (*name).to_owned()).chain(longest).collect()
+}
+
+/// Empty, and too long by a byte.
+fn of_no_length(max: usize) -> Vec<String> {
+    vec![String::new(), "x".repeat(max + 1), "é".repeat(max / 2 + 1)]
+}
+
+fn owned(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+/// A call with this text at its `@` (as SQL) or its `#` (as JSON).
+fn with(template: &str, text: Option<&str>) -> String {
+    let quoted = |text: &str| text.replace('\'', "''");
+    if template.contains('#') {
+        template.replace('#', &quoted(&json!(text).to_string()))
+    } else {
+        template.replace('@', &text.map_or("NULL".into(), |text| format!("'{}'", quoted(text))))
+    }
+}
+
+/// The whole list.
+fn calls() -> Vec<(Expected, String)> {
+    let mut calls = Vec::new();
+    let mut add = |expected, template: &str, texts: Vec<String>| {
+        calls.extend(texts.iter().map(|text| (expected, with(template, Some(text)))));
+    };
+    for (template, odd, _) in NAMES {
+        add(*odd, template, odd_names());
+        add(BAD, template, [owned(CONTROLS), of_no_length(255)].concat());
+    }
+    for (template, odd, _) in IDS {
+        add(*odd, template, [odd_names(), vec!["x".repeat(1024), "é".repeat(512)]].concat());
+        add(BAD, template, [owned(CONTROLS), of_no_length(1024)].concat());
+    }
+    for template in NAMESPACES {
+        add(Fine, template, owned(&["0", "a._-z", &"a".repeat(64)]));
+        add(BAD, template, owned(&["", "A", "-a", ".a", "_a", "a b", "a/b", "é", "a\n", "a'%"]));
+        add(BAD, template, vec!["a".repeat(65)]);
+    }
+    for template in KEYS {
+        add(Fine, template, [owned(ODD), owned(CONTROLS), vec!["é".repeat(256)]].concat());
+        add(BAD, template, of_no_length(512));
+    }
+    for (template, _, null) in NAMES.iter().chain(IDS) {
+        calls.push((*null, with(template, None)));
+    }
+    calls.extend(NAMESPACES.iter().chain(KEYS).map(|template| (BAD, with(template, None))));
+    for (expected, template, values) in VALUES {
+        calls.extend(values.iter().map(|value| (*expected, template.replace('@', value))));
+    }
+    calls
+}
+
+fn judge(expected: Expected, outcome: Result<(), Error>) -> Result<()> {
+    let Err(error) = outcome else {
+        ensure!(!matches!(expected, Refused(_)), "it succeeds");
+        return Ok(());
+    };
+    let code = sqlstate(&error).unwrap_or_default().to_owned();
+    let allowed = match expected {
+        Fine => &[],
+        Refused(codes) => codes,
+        Open => CONTRACT,
+    };
+    let said = error.as_db_error().map_or("no answer", |raised| raised.message());
+    ensure!(allowed.contains(&code.as_str()), "{code}: {said:.200}");
+    let raised = Err::<(), _>(error).fails_with(&code)?;
+    let is_told = raised.detail().is_some() && raised.hint().is_some();
+    ensure!(is_told || INPUT.contains(&code.as_str()), "without DETAIL or HINT: {raised:?}");
+    Ok(())
+}
+
+/// Make all calls, each in a transaction or in a savepoint of its own. All faults are told at once.
+async fn call_all(session: &Session, held: &[Message], in_savepoints: bool) -> Result<()> {
+    let calls = calls();
+    ensure!(calls.len() >= 300, "only {} calls", calls.len());
+    let lease = held.first().context("nothing is held")?.lease()?.to_string();
+    let mut faults = Vec::new();
+    for (expected, call) in &calls {
+        let call = format!("SELECT * FROM {}", call.replace("LEASE", &lease));
+        if in_savepoints {
+            session.run("SAVEPOINT call").await?;
+        }
+        let outcome = session.run(&call).await;
+        let shown: String = call.chars().take(250).collect();
+        ensure!(!session.is_closed(), "the connection was lost: {shown}");
+        if in_savepoints {
+            session.run(if outcome.is_ok() { "RELEASE call" } else { "ROLLBACK TO call" }).await?;
+        }
+        if let Err(fault) = judge(*expected, outcome) {
+            faults.push(format!("{shown}\n    {expected:?}, but {fault:#}"));
+        }
+    }
+    ensure!(faults.is_empty(), "{} of {}:\n{}", faults.len(), calls.len(), faults.join("\n"));
+    Ok(())
+}
+
+async fn prepared() -> Result<(TestDb, Session, Vec<Message>)> {
+    let db = TestDb::fresh().await?;
+    let session = db.session().await?;
+    session.run(SETUP).await?;
+    let pop = Pop::new("held").group("holder").mode("all").batch(10).lease("12 hours");
+    let held = pop.run(&session).await?;
+    Ok((db, session, held))
+}
+
+/// The lease of before is whole, and queues old and new, however named, take and give messages.
+async fn work_on(session: &Session, held: &[Message]) -> Result<()> {
+    complete(session, held).await?;
+    for name in odd_names().into_iter().chain(["held".into(), "fresh".into()]) {
+        Push::new(&name, n(7)).partition(&name).run(session).await?;
+        let pop = Pop::new(&name).group(&name).mode("all").partition(&name);
+        let message = pop.one(session).await.context(name)?;
+        assert_eq!(message.payload, n(7));
+        complete(session, &[message]).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_call_is_fine_or_refused_as_documented() -> Result<()> {
+    let (_db, session, held) = prepared().await?;
+    let called = call_all(&session, &held, false).await;
+    work_on(&session, &held).await?;
+    called
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_calls_in_savepoints_of_one_transaction_leave_nothing() -> Result<()> {
+    let (_db, session, held) = prepared().await?;
+    session.run("BEGIN").await?;
+    let called = call_all(&session, &held, true).await;
+    session.run("ROLLBACK").await?;
+    let others = "SELECT count(*) FROM queen_queues WHERE queue NOT IN ('held', 'stock', 'full')";
+    assert_eq!(session.count(others).await?, 0);
+    let markers = "SELECT count(*) FROM queen_kv_list('ns')";
+    assert_eq!(session.count(markers).await?, 0);
+    work_on(&session, &held).await?;
+    called
+}
