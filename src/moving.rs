@@ -44,8 +44,15 @@ pub fn seek(queue: &Queue, group: &Group, mode: Mode) -> Result<usize> {
     })
 }
 
-/// Move the group in one partition.
-pub fn seek_partition(queue: &Queue, group: &Group, partition: &str, mode: Mode) -> Result<()> {
+/// Move the group in one partition; returns 0 if there is none of this name.
+pub fn seek_partition(queue: &Queue, group: &Group, partition: &str, mode: Mode) -> Result<usize> {
+    let is_there = Under::new_snapshot(|under| {
+        Ok(segment::oldest_from(queue.id, partition, 0, under).is_some()
+            || cursor::status(group.id, &group.start, partition, under)?.is_some())
+    })?;
+    if !is_there {
+        return Ok(0);
+    }
     cursor::create(group.id, partition)?;
     let id = Under::new_snapshot(|under| {
         Ok(cursor::status(group.id, &group.start, partition, under)?.map(|(found, _)| found.id))
@@ -61,7 +68,7 @@ pub fn seek_partition(queue: &Queue, group: &Group, partition: &str, mode: Mode)
             moved.settled += unsettled(&located.cursor, &rows) - unsettled(&moved, &rows);
             write(queue, &located, (moved, revoked));
         }
-        Ok(())
+        Ok(1)
     })
 }
 

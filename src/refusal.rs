@@ -28,7 +28,10 @@ pub fn explain(lease: LeaseId, refusal: &Refusal, now: Moment) -> Error {
                     None => "The messages have been settled under another lease, or taken away."
                         .into(),
                 })
-                .hint("Roll back: somebody else has these messages. Take longer leases, or extend them with queen_extend while working.")
+                .hint(match holder {
+                    Some(_) => "Roll back: somebody else has these messages. Take longer leases, or extend them with queen_extend while working.",
+                    None => "Roll back: the messages are not this lease's any more. A seek, a purge or an unsubscription takes them away, too.",
+                })
         }
         Refusal::Unknown => Error::new(Code::LeaseUnknown, format!("lease {lease} is not known"))
             .detail("No such lease was ever given in this database, or its trace is gone.")

@@ -116,17 +116,17 @@ pub struct Locked {
 }
 
 /// The cursors that a lease covers, ascending.
-pub fn cursors_of(lease: LeaseId) -> Vec<u64> {
+pub fn cursors_of(lease: LeaseId) -> Result<Vec<u64>> {
     match lease.handle() {
-        Some(Handle::Cursor(id)) => vec![id],
+        Some(Handle::Cursor(id)) => Ok(vec![id]),
         Some(Handle::Set(id)) => lease_set::cursors(id),
-        None => Vec::new(),
+        None => Ok(Vec::new()),
     }
 }
 
 /// Lock the cursors of a lease, in ascending order, waiting for whoever holds one of them.
 pub fn lock(lease: LeaseId) -> Result<Locked> {
-    let cursors = cursors_of(lease);
+    let cursors = cursors_of(lease)?;
     let ForSettle { queue, identity, located } = lookup::for_settle(&cursors)?;
     let mut held = Vec::with_capacity(located.len());
     for mut located in located {
@@ -184,6 +184,7 @@ impl Locked {
     /// Find out which messages the items mean, and in which cursors they are.
     fn resolve(&self, items: &[Item]) -> Result<Vec<Plan>> {
         let mut plans: Vec<Plan> = self.held.iter().map(|_| Plan::default()).collect();
+        let mut carriers = Carriers { lease: self, of: self.held.iter().map(|_| None).collect() };
         for (at, item) in items.iter().enumerate() {
             let places: Vec<usize> = (0..self.held.len())
                 .filter(|&i| {
@@ -212,7 +213,7 @@ impl Locked {
                     plans[place].name(*message, item.status, at)?;
                 }
                 Target::Transaction(id) => {
-                    let (place, messages) = self.carriers(id, places)?;
+                    let (place, messages) = carriers.find(id, places)?;
                     for message in messages {
                         plans[place].name(message, item.status, at)?;
                     }
@@ -220,32 +221,6 @@ impl Locked {
             }
         }
         Ok(plans)
-    }
-
-    /// The messages that carry a transaction_id, which must be in one of `places`.
-    fn carriers(&self, id: &str, places: Vec<usize>) -> Result<(usize, Vec<MessageId>)> {
-        let mut found: Option<(usize, Vec<MessageId>)> = None;
-        for place in places {
-            let names = self.transaction_ids(place)?;
-            let carriers: Vec<MessageId> =
-                names.into_iter().filter(|(_, name)| name == id).map(|(m, _)| m).collect();
-            if carriers.is_empty() {
-                continue;
-            }
-            if let Some((other, _)) = found {
-                return Err(Error::invalid(
-                    format!("transaction_id \"{id}\" is in several partitions of the lease"),
-                    format!(
-                        "Among them \"{}\" and \"{}\".",
-                        self.held[other].partition(),
-                        self.held[place].partition()
-                    ),
-                    "Name the partition as well.",
-                ));
-            }
-            found = Some((place, carriers));
-        }
-        found.ok_or_else(|| self.not_in_lease(&format!("transaction_id \"{id}\"")))
     }
 
     /// The transaction_ids of all messages the lease was given in one cursor.
@@ -384,6 +359,44 @@ impl Locked {
         Error::new(Code::MessageNotInLease, format!("{what} is not part of lease {}", self.lease))
             .detail("The lease was never given it, or has given it back.")
             .hint("Settle a message with the lease_id that came with its delivery.")
+    }
+}
+
+/// Which messages of a lease carry which transaction_id, read once for each cursor.
+struct Carriers<'a> {
+    lease: &'a Locked,
+    of: Vec<Option<HashMap<String, Vec<MessageId>>>>,
+}
+
+impl Carriers<'_> {
+    /// The messages that carry a transaction_id, which must be in one of `places`.
+    fn find(&mut self, id: &str, places: Vec<usize>) -> Result<(usize, Vec<MessageId>)> {
+        let mut found: Option<(usize, Vec<MessageId>)> = None;
+        for place in places {
+            let Some(messages) = self.at(place)?.get(id).cloned() else { continue };
+            if let Some((other, _)) = found {
+                let held = &self.lease.held;
+                let (other, this) = (held[other].partition(), held[place].partition());
+                return Err(Error::invalid(
+                    format!("transaction_id \"{id}\" is in several partitions of the lease"),
+                    format!("Among them \"{other}\" and \"{this}\"."),
+                    "Name the partition as well.",
+                ));
+            }
+            found = Some((place, messages));
+        }
+        found.ok_or_else(|| self.lease.not_in_lease(&format!("transaction_id \"{id}\"")))
+    }
+
+    fn at(&mut self, place: usize) -> Result<&HashMap<String, Vec<MessageId>>> {
+        if self.of[place].is_none() {
+            let mut carriers: HashMap<String, Vec<MessageId>> = HashMap::new();
+            for (message, id) in self.lease.transaction_ids(place)? {
+                carriers.entry(id).or_default().push(message);
+            }
+            self.of[place] = Some(carriers);
+        }
+        Ok(self.of[place].get_or_insert_default())
     }
 }
 

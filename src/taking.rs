@@ -233,7 +233,7 @@ impl<'a> Taking<'a> {
         }
         if self.queue.options.on_exhausted() == DEAD_LETTER {
             for dead in &popped.exhausted {
-                let error = format!("delivered {} times without an outcome", dead.deliveries);
+                let error = format!("delivered {} times, which is max_deliveries", dead.deliveries);
                 dead_letter::bury(located.group, &located.partition, *dead, Some(&error), self.now);
             }
         }

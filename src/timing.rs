@@ -32,16 +32,16 @@ pub fn schedule(queue: &Queue, key: &str, message: &Message, deliver_at: Moment)
 }
 
 /// Schedule a push. A transaction_id that is remembered, or waits to be pushed, is a duplicate.
-pub fn push_later(queue: &Queue, message: &Message, delay: i64) -> Pushed {
+pub fn push_later(queue: &Queue, message: &Message, delay: i64) -> Result<Pushed> {
     let now = clock::now();
     let partition = &message.to.partition;
     let random_id = || format!("delayed-{:016x}{:016x}", random(), random());
     let transaction_id = message.transaction_id.clone().unwrap_or_else(random_id);
     let window = queue.options.dedup_window();
     if window > 0
-        && let Some(original) = admission::find(queue.id, partition, &transaction_id, now - window)
+        && let Some(original) = admission::find(queue.id, partition, &transaction_id, now - window)?
     {
-        return Pushed::duplicate_of(Some(original), transaction_id);
+        return Ok(Pushed::duplicate_of(Some(original), transaction_id));
     }
     queue::use_timers(queue);
     // No key that a user gives has control characters.
@@ -50,10 +50,10 @@ pub fn push_later(queue: &Queue, message: &Message, delay: i64) -> Pushed {
         _ => format!("\u{1}{partition}\u{1f}{transaction_id}"),
     };
     let is_new = new_timer(queue, &key, message, &transaction_id, now + delay).add();
-    match is_new {
+    Ok(match is_new {
         true => Pushed::scheduled(transaction_id),
         false => Pushed::duplicate_of(None, transaction_id),
-    }
+    })
 }
 
 fn new_timer<'a>(
@@ -81,7 +81,18 @@ pub fn deliver_due(queue: &Queue, limit: usize) -> Result<usize> {
     if next.is_none_or(|next| next > now) {
         return Ok(0);
     }
-    let messages: Vec<Message> = timer::take_due(queue.id, now, limit)
+    // One whose transaction_id somebody is pushing at this moment is left for later: a pop waits
+    // for nobody.
+    let has_window = queue.options.dedup_window() > 0;
+    let mut due = timer::hold_due(queue.id, now, limit);
+    due.retain(|due| {
+        !has_window || !admission::is_busy(queue.id, &due.partition, &due.transaction_id)
+    });
+    if due.is_empty() {
+        return Ok(0);
+    }
+    timer::delete(due.iter().map(|due| due.id).collect());
+    let messages: Vec<Message> = due
         .into_iter()
         .map(|due| Message {
             to: Destination { queue: queue.name.as_str().into(), partition: due.partition.into() },

@@ -44,7 +44,7 @@ fn text<'a>(what: &str, value: &'a str, max: usize) -> Result<&'a str> {
         return Err(Error::invalid(
             format!("{what} must be 1 to {max} bytes long"),
             format!("It is {} bytes long.", value.len()),
-            "Shorten it; it is never cut.",
+            if value.is_empty() { "Pass some text." } else { "Shorten it; it is never cut." },
         ));
     }
     if let Some(at) = value.bytes().position(|byte| byte < 0x20 || byte == 0x7f) {

@@ -112,8 +112,7 @@ fn queen_seek(
             match partition {
                 None => Ok(moving::seek(&queue, &group, mode)? as i32),
                 Some(partition) => {
-                    moving::seek_partition(&queue, &group, partition, mode)?;
-                    Ok(1)
+                    Ok(moving::seek_partition(&queue, &group, partition, mode)? as i32)
                 }
             }
         })

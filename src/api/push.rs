@@ -147,7 +147,7 @@ fn queen_push(
             delay => connected(|| {
                 let queue = find_queue(&message.to.queue)?;
                 depth::admit(&queue, 1)?;
-                Ok(vec![timing::push_later(&queue, &message, delay)])
+                Ok(vec![timing::push_later(&queue, &message, delay)?])
             }),
         }
     })()

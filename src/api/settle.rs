@@ -57,7 +57,10 @@ fn queen_ack(
             (Some(ids), None) => {
                 ids.into_iter().map(|id| Target::Message(MessageId::from_sql(id))).collect()
             }
-            (None, Some(ids)) => ids.into_iter().map(Target::Transaction).collect(),
+            (None, Some(ids)) => {
+                ids.iter().try_for_each(|id| args::transaction_id(id).map(|_| ()))?;
+                ids.into_iter().map(Target::Transaction).collect()
+            }
             (Some(_), Some(_)) => {
                 return Err(Error::invalid(
                     "message_ids and transaction_ids can't be given together",
@@ -129,18 +132,29 @@ impl Verdict {
                     "Give one of the two.",
                 )
             })?,
-            partition: self.partition,
+            partition: checked_partition(self.partition)?,
             status: parse_status(&self.status)?,
             error: self.error,
         })
     }
 }
 
+/// A partition that narrows down what is meant.
+pub fn checked_partition(name: Option<String>) -> Result<Option<String>> {
+    if let Some(name) = &name {
+        args::name("partition", Some(name))?;
+    }
+    Ok(name)
+}
+
 /// A message named by one of two ids; None for neither.
 pub fn target(message_id: Option<i64>, transaction_id: Option<String>) -> Result<Option<Target>> {
     match (message_id, transaction_id) {
         (Some(id), None) => Ok(Some(Target::Message(MessageId::from_sql(id)))),
-        (None, Some(id)) => Ok(Some(Target::Transaction(id))),
+        (None, Some(id)) => {
+            args::transaction_id(&id)?;
+            Ok(Some(Target::Transaction(id)))
+        }
         (None, None) => Ok(None),
         (Some(_), Some(_)) => Err(Error::invalid(
             "messageId and transactionId can't be given together",

@@ -6,7 +6,8 @@ use pgrx::pg_sys;
 
 use super::clock::{At, Moment};
 use super::spi::{Columns, Statement, Under, arg};
-use super::table::{From, Index, Table, Value};
+use super::table::{From, Index, Table, Tuple, Value};
+use crate::error::Result;
 
 // In order of the key, so that two calls with the same ids in another order don't deadlock. A row
 // that is not returned stands for its window: it is a duplicate, now locked by us.
@@ -79,10 +80,14 @@ pub fn renumber(queue: i64, partition: &str, ids: &[&str], messages: &[i64]) {
 static REMEMBERED: Index = Index { table: Table(c"admission"), name: c"admission_once" };
 
 /// The message of a transaction_id that was admitted after `since`.
-pub fn find(queue: i64, partition: &str, id: &str, since: Moment) -> Option<i64> {
+pub fn find(queue: i64, partition: &str, id: &str, since: Moment) -> Result<Option<i64>> {
     let key = [Value::Int(queue), Value::Text(partition), Value::Text(id)];
-    let found = Under::new_snapshot(|under| {
-        Ok(REMEMBERED.end(&key, From::Start, under, |row| (row.need(4), row.need::<At>(5).0)))
-    });
-    found.ok().flatten().filter(|(_, at)| *at > since).map(|(message, _)| message)
+    let read = |row: &Tuple| (row.need(4), row.need::<At>(5).0);
+    let found = Under::new_snapshot(|under| Ok(REMEMBERED.end(&key, From::Start, under, read)))?;
+    Ok(found.filter(|(_, at)| *at > since).map(|(message, _)| message))
+}
+
+/// Whether a transaction that has not ended is pushing this transaction_id.
+pub fn is_busy(queue: i64, partition: &str, id: &str) -> bool {
+    REMEMBERED.is_busy(&[Value::Int(queue), Value::Text(partition), Value::Text(id)])
 }

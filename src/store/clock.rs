@@ -65,8 +65,8 @@ pub fn interval(micros: i64) -> Option<Interval> {
     Interval::new(0, 0, micros).ok()
 }
 
-/// What a moment before PostgreSQL's first day is taken for.
-pub const EARLIEST: Moment = -730 * 1000 * DAY;
+/// The first moment that a timestamptz can hold; what -infinity is taken for.
+pub const EARLIEST: Moment = -211_813_488_000_000_000;
 
 /// From text, as PostgreSQL reads a timestamptz.
 pub fn parse(text: &str) -> Result<Moment> {

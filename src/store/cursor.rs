@@ -186,12 +186,21 @@ pub fn lock(cursors: &[u64]) -> Result<Vec<(u64, i64, String)>> {
     for &id in cursors {
         let found = Under::new_snapshot(|under| {
             let read = |row: &table::Tuple| (row.need(2), row.need(3), row.place());
-            let found = BY_ID.end(&[Value::Int(signed(id))], From::Start, under, read);
+            let key = [Value::Int(signed(id))];
+            let found = BY_ID.end(&key, From::Start, under, read);
+            if found.is_none() && one_snapshot_per_transaction() && exists_by_id(&key)? {
+                return Err(stale());
+            }
             Ok(found.filter(|(_, _, place)| CURSORS.lock(*place, true, under)))
         })?;
         locked.extend(found.map(|(group, partition, _)| (id, group, partition)));
     }
     Ok(locked)
+}
+
+/// Whether there is such a cursor at this moment, whatever the transaction's snapshot says.
+fn exists_by_id(key: &[Value<'_>]) -> Result<bool> {
+    Under::latest_snapshot(|under| Ok(BY_ID.end(key, From::Start, under, |_| ()).is_some()))
 }
 
 /// The newest states of locked cursors. In REPEATABLE READ one that is out of date is an error.

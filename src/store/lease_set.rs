@@ -3,8 +3,9 @@
 use pgrx::pg_sys;
 
 use super::clock::{At, Moment};
-use super::spi::{Columns, Statement, arg};
+use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
 use super::{signed, table, unsigned};
+use crate::error::{Error, Result};
 
 static INSERT: Statement = Statement::new(
     "INSERT INTO queen_mq.lease_set (id, cursor_ids, created_at) OVERRIDING SYSTEM VALUE
@@ -27,7 +28,18 @@ pub fn insert(id: u64, cursors: &[u64], now: Moment) {
     INSERT.run(&[arg(signed(id)), arg(cursors), arg(At(now))]);
 }
 
-/// The cursors of the set, ascending; none where it is not known.
-pub fn cursors(id: u64) -> Vec<u64> {
-    FIND.run(&[arg(signed(id))]).map(|row| unsigned(row.need(1))).collect()
+/// The cursors of the set, ascending; none where it is not known. In REPEATABLE READ one that was
+/// made after the transaction's snapshot is an error.
+pub fn cursors(id: u64) -> Result<Vec<u64>> {
+    let find = |under: &Under| {
+        Ok(FIND.read(&[arg(signed(id))], under).map(|row| unsigned(row.need(1))).collect())
+    };
+    let found: Vec<u64> = Under::new_snapshot(find)?;
+    if found.is_empty() && one_snapshot_per_transaction() {
+        let latest: Vec<u64> = Under::latest_snapshot(find)?;
+        if !latest.is_empty() {
+            return Err(Error::conflict("The lease"));
+        }
+    }
+    Ok(found)
 }

@@ -181,14 +181,46 @@ impl Index {
         keys: &[(i16, Key<'_>)],
         from: From,
         _under: &Under,
+        visit: impl FnMut(&Tuple) -> ControlFlow<B>,
+    ) -> Option<B> {
+        // SAFETY: an `Under` proves that there is an active snapshot.
+        unsafe { self.scan_as(pg_sys::GetActiveSnapshot(), keys, from, visit) }
+    }
+
+    /// Whether a transaction that has not ended has written, or is replacing or deleting, a row with
+    /// these leading columns: an insert of the same key would wait for it.
+    pub fn is_busy(&self, prefix: &[Value<'_>]) -> bool {
+        let mut dirty = pg_sys::SnapshotData {
+            snapshot_type: pg_sys::SnapshotType::SNAPSHOT_DIRTY,
+            ..Default::default()
+        };
+        let dirty: *mut pg_sys::SnapshotData = &mut dirty;
+        let keys = numbered(prefix.iter().map(|value| Key::Is(*value)));
+        // SAFETY: the snapshot outlives the scan, which leaves in it who is at the row.
+        unsafe {
+            let is_at_it = |xid: pg_sys::TransactionId| xid != pg_sys::InvalidTransactionId;
+            let visit = |_: &Tuple| match is_at_it((*dirty).xmin) || is_at_it((*dirty).xmax) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            };
+            self.scan_as(dirty, &keys, From::Start, visit).is_some()
+        }
+    }
+
+    /// # Safety
+    /// The snapshot is active, or of a kind that needs no registration.
+    unsafe fn scan_as<B>(
+        &self,
+        snapshot: pg_sys::Snapshot,
+        keys: &[(i16, Key<'_>)],
+        from: From,
         mut visit: impl FnMut(&Tuple) -> ControlFlow<B>,
     ) -> Option<B> {
         let direction = match from {
             From::Start => pg_sys::ScanDirection::ForwardScanDirection,
             From::End => pg_sys::ScanDirection::BackwardScanDirection,
         };
-        // SAFETY: an `Under` proves that there is an active snapshot. Relations, scan and slot are
-        // opened and closed in pairs; on an ERROR the transaction's resource owner closes them.
+        // SAFETY: the caller vouches for the snapshot. Relations, scan and slot are opened and closed in pairs; on an ERROR the transaction's resource owner closes them.
         // The keys' datums live in the current memory context, longer than the scan.
         unsafe {
             let table = pg_sys::table_open(oid_of(self.table.0), READ);
@@ -196,7 +228,7 @@ impl Index {
             let mut scan_keys: Vec<pg_sys::ScanKeyData> =
                 keys.iter().map(|(column, key)| scan_key(*column, key)).collect();
             let slot = pg_sys::table_slot_create(table, ptr::null_mut());
-            let scan = begin(table, index, scan_keys.len() as i32);
+            let scan = begin(table, index, snapshot, scan_keys.len() as i32);
             let count = scan_keys.len() as i32;
             pg_sys::index_rescan(scan, scan_keys.as_mut_ptr(), count, ptr::null_mut(), 0);
             let mut broken_off = None;
@@ -285,15 +317,15 @@ fn scan_key(column: i16, key: &Key<'_>) -> pg_sys::ScanKeyData {
 }
 
 /// # Safety
-/// Both are open, the index is one of the table, and there is an active snapshot.
+/// Both are open, the index is one of the table, and the snapshot may be used.
 unsafe fn begin(
     table: pg_sys::Relation,
     index: pg_sys::Relation,
+    snapshot: pg_sys::Snapshot,
     keys: i32,
 ) -> pg_sys::IndexScanDesc {
     // SAFETY: as above.
     unsafe {
-        let snapshot = pg_sys::GetActiveSnapshot();
         #[cfg(feature = "pg18")]
         return pg_sys::index_beginscan(table, index, snapshot, ptr::null_mut(), keys, 0);
         #[cfg(not(feature = "pg18"))]

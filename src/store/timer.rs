@@ -84,8 +84,9 @@ pub fn cancel(queue: i64, key: &str) -> Option<(String, Moment)> {
     CANCEL.run(&[arg(queue), arg(key)]).first().map(|row| (row.need(1), row.need::<At>(2).0))
 }
 
-/// A message that is due.
+/// A message that is due, held by this transaction.
 pub struct Due {
+    pub id: i64,
     pub partition: String,
     pub transaction_id: String,
     pub payload: Jsonb,
@@ -93,28 +94,34 @@ pub struct Due {
 }
 
 // Those that another transaction is moving, replacing or cancelling are left to it.
-static TAKE_DUE: Statement = Statement::new(
-    "WITH due AS (
-         DELETE FROM queen_mq.timer WHERE id = ANY (ARRAY(
-             SELECT id FROM queen_mq.timer WHERE queue_id = $1 AND deliver_at <= $2
-             ORDER BY deliver_at, id LIMIT $3 FOR UPDATE SKIP LOCKED))
-         RETURNING id, deliver_at, partition, transaction_id, payload, headers)
-     SELECT partition, transaction_id, payload, headers FROM due ORDER BY deliver_at, id",
+static HOLD_DUE: Statement = Statement::new(
+    "SELECT id, partition, transaction_id, payload, headers FROM queen_mq.timer
+     WHERE queue_id = $1 AND deliver_at <= $2 ORDER BY deliver_at, id LIMIT $3
+     FOR UPDATE SKIP LOCKED",
     &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID],
 );
 
-/// Take out up to `limit` messages that are due, in the order of their moments. Their values live
-/// until SPI closes.
-pub fn take_due(queue: i64, now: Moment, limit: usize) -> Vec<Due> {
-    TAKE_DUE
+/// Up to `limit` messages that are due, in the order of their moments. Their values live until SPI
+/// closes.
+pub fn hold_due(queue: i64, now: Moment, limit: usize) -> Vec<Due> {
+    HOLD_DUE
         .run(&[arg(queue), arg(At(now)), arg(limit as i64)])
         .map(|row| Due {
-            partition: row.need(1),
-            transaction_id: row.need(2),
-            payload: row.need(3),
-            headers: row.get(4),
+            id: row.need(1),
+            partition: row.need(2),
+            transaction_id: row.need(3),
+            payload: row.need(4),
+            headers: row.get(5),
         })
         .collect()
+}
+
+static DELETE: Statement =
+    Statement::new("DELETE FROM queen_mq.timer WHERE id = ANY ($1)", &[pg_sys::INT8ARRAYOID]);
+
+/// Remove timers that this transaction holds.
+pub fn delete(ids: Vec<i64>) {
+    DELETE.run(&[arg(ids)]);
 }
 
 static BY_MOMENT: Index = Index { table: Table(c"timer"), name: c"timer_due" };

@@ -137,7 +137,10 @@ impl Bundle {
     fn lock_leases(&self) -> Result<()> {
         let leases: HashSet<LeaseId> =
             self.acks.keys().copied().chain(self.required.iter().copied()).collect();
-        let mut cursors: Vec<u64> = leases.into_iter().flat_map(settling::cursors_of).collect();
+        let mut cursors = Vec::new();
+        for lease in leases {
+            cursors.extend(settling::cursors_of(lease)?);
+        }
         cursors.sort_unstable();
         cursors.dedup();
         cursor::lock(&cursors)?;

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use super::timer::TimerOperation;
 use super::{Bundle, Lookup, Marker};
 use crate::api::push::Item as PushItem;
-use crate::api::settle::{parse_status, target};
+use crate::api::settle::{checked_partition, parse_status, target};
 use crate::api::{args, json};
 use crate::datum::{self, Jsonb, Numeric};
 use crate::error::{Error, Result};
@@ -130,7 +130,8 @@ impl Bundle {
                 let lease = lease_id(&needed("leaseId", op.lease_id)?)?;
                 let target = target(op.message_id, op.transaction_id)?.unwrap_or(Target::All);
                 let status = parse_status(op.status.as_deref().unwrap_or("completed"))?;
-                let item = SettleItem { target, partition: op.partition, status, error: op.error };
+                let partition = checked_partition(op.partition)?;
+                let item = SettleItem { target, partition, status, error: op.error };
                 self.acks.entry(lease).or_default().push((at, item));
             }
             "push" => {

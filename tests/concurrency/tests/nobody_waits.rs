@@ -228,3 +228,24 @@ async fn a_group_registered_by_an_open_transaction_gets_what_was_pushed_since() 
     assert_eq!(sorted(numbers(&came)), [2, 3]);
     Ok(())
 }
+
+/// A due message whose transaction_id somebody is pushing is left for later.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_push_of_the_id_that_a_due_timer_has() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let (open, other) = sessions(&db).await?;
+    let schedule = "SELECT queen_schedule('shared', 'k', '{\"n\": 1}', delay => '0', \
+                    transaction_id => 'twin')";
+    other.run(schedule).await?;
+    open.run("BEGIN").await?;
+    Push::new("shared", n(2)).id("twin").run(&open).await?;
+    Push::new("shared", n(3)).partition("b").run(&other).await?;
+    let came = pop_all("shared").run(&other).await?;
+    assert_eq!(numbers(&came), [3]);
+    complete(&other, &came).await?;
+    other.run("SELECT queen_sweep()").await?;
+    open.run("ROLLBACK").await?;
+    let came = pop_all("shared").run(&other).await?;
+    assert_eq!(numbers(&came), [1]);
+    complete(&other, &came).await
+}

@@ -140,3 +140,25 @@ async fn a_twin_pushed_meanwhile_is_a_conflict() -> Result<()> {
     assert_eq!((second.status.as_str(), second.message_id), ("duplicate", first.message_id));
     Ok(())
 }
+
+/// What was leased after the snapshot, in a partition or for several that were new to the group, can't
+/// be judged by it: a plain conflict, and never "unknown".
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_given_after_the_snapshot_is_a_conflict() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [ref frozen, ref other] = db.sessions().await?;
+    for partition in ["a", "b", "c"] {
+        Push::new("q", n(1)).partition(partition).run(other).await?;
+    }
+    frozen.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").await?;
+    let pop = Pop::new("q").group("g").mode("all");
+    let one = pop.clone().partition("a").one(other).await?;
+    let several = pop.batch(2).partitions(2).run(other).await?;
+    for lease in [one.lease()?, several[0].lease()?] {
+        frozen.run("SAVEPOINT s").await?;
+        Ack::all(lease).run(frozen).await.fails_with("40001")?;
+        frozen.run("ROLLBACK TO s").await?;
+    }
+    frozen.run("ROLLBACK").await?;
+    Ok(())
+}
