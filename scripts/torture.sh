@@ -7,7 +7,8 @@ PROFILE=${PROFILE:-debug} scripts/install.sh
 describe_pg
 . scripts/cluster.sh
 
-cluster_start torture "shared_preload_libraries = 'queen_mq'" "fsync = off"
+cluster_start torture "shared_preload_libraries = 'queen_mq'" "fsync = off" \
+  "queen_mq.databases = 'none of these'"
 seconds=${1:-600}
 say "torture for $seconds seconds"
 cargo run --quiet --package queen-tests --bin torture -- --seconds "$seconds" "${@:2}"

@@ -48,3 +48,5 @@ COMMENT ON FUNCTION queen_mq.queue_figures IS
     'Behind the view queen_queues';
 COMMENT ON FUNCTION queen_mq.live_leases IS
     'Behind the view queen_leases';
+COMMENT ON FUNCTION @extschema@.queen_worker_start() IS
+    'Start a background worker for this database, until the server is restarted.';

@@ -123,6 +123,13 @@ impl Error {
             .hint("Create it with queen_configure, or push to it with queen_mq.auto_create on.")
     }
 
+    /// 42704 for the extension itself: dropped while a call of it was running.
+    pub fn dropped() -> Self {
+        Self::new(Code::UndefinedObject, "the extension queen_mq has been dropped")
+            .detail("Its tables went away while the call was running.")
+            .hint("Create the extension again.")
+    }
+
     /// 40001: somebody changed what this transaction's snapshot still shows as it was.
     pub fn conflict(what: &str) -> Self {
         Self::new(Code::SerializationFailure, "could not serialize access due to concurrent update")

@@ -29,6 +29,7 @@ mod tallying;
 mod timing;
 mod wait;
 mod watching;
+mod worker;
 
 ::pgrx::pg_module_magic!(name, version);
 
@@ -36,6 +37,7 @@ mod watching;
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     settings::register();
+    worker::register();
 }
 
 pgrx::extension_sql_file!("../sql/tables.sql", name = "tables", bootstrap);
@@ -73,6 +75,7 @@ pgrx::extension_sql_file!(
         api::watch::queen_metrics,
         api::watch::queen_prometheus,
         api::sweep::queen_sweep,
+        api::sweep::queen_worker_start,
         api::bundle::queen_tx_commit,
         api::watch::queen_mq::group_figures,
         api::watch::queen_mq::queue_figures,

@@ -1,8 +1,12 @@
 //! Settings: `queen_mq.*` in postgresql.conf, ALTER DATABASE or SET.
 
+use std::ffi::CString;
+
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 
 static AUTO_CREATE: GucSetting<bool> = GucSetting::<bool>::new(true);
+static SWEEP_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(1000);
+static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 
 pub fn register() {
     GucRegistry::define_bool_guc(
@@ -13,6 +17,36 @@ pub fn register() {
         GucContext::Userset,
         GucFlags::default(),
     );
+    GucRegistry::define_int_guc(
+        c"queen_mq.sweep_interval",
+        c"How often the background worker tidies up.",
+        c"It comes earlier for a message that is due.",
+        &SWEEP_INTERVAL,
+        100,
+        3_600_000,
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_string_guc(
+        c"queen_mq.databases",
+        c"The databases that background workers serve.",
+        c"Names with commas between them; empty: every database that has the extension.",
+        &DATABASES,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+}
+
+/// In microseconds.
+pub fn sweep_interval() -> i64 {
+    i64::from(SWEEP_INTERVAL.get()) * 1000
+}
+
+/// Whether background workers are to serve the database of this name.
+pub fn serves(database: &str) -> bool {
+    let Some(names) = DATABASES.get() else { return true };
+    let names = names.to_string_lossy();
+    names.trim().is_empty() || names.split(',').any(|name| name.trim() == database)
 }
 
 /// Whether a push may create its queue.

@@ -48,38 +48,43 @@ impl Task {
         }
     }
 
-    /// One bounded step.
+    /// Whether it is done queue by queue.
+    pub fn is_of_queue(self) -> bool {
+        matches!(self, Task::Timers | Task::Leases | Task::Messages)
+    }
+
+    /// One bounded step, over all queues.
     pub fn step(self) -> Result<Step> {
         let now = clock::now();
         match self {
-            Task::Timers => over_queues(|queue| match queue.uses_timers {
-                true => {
-                    let moved = timing::deliver_due(queue, STEP)?;
-                    Ok(Step { removed: moved as u64, goes_on: moved == STEP })
-                }
-                false => Ok(Step::default()),
-            }),
-            Task::Leases => over_queues(|queue| reclaim(queue, now)),
             Task::Markers => Ok(sweep::markers(now)),
-            Task::Messages => over_queues(|queue| {
-                let done = retaining::step(queue)?;
-                Ok(Step { removed: done.removed, goes_on: done.goes_on })
-            }),
             Task::Pass(place) => Ok(PASSES[place].step(now)),
             Task::Orphans => Ok(sweep::orphans()),
+            Task::Timers | Task::Leases | Task::Messages => {
+                let mut all = Step::default();
+                for queue in Under::new_snapshot(queue::all)? {
+                    let done = self.step_of(&queue)?;
+                    all.removed += done.removed;
+                    all.goes_on |= done.goes_on;
+                    pgrx::check_for_interrupts!();
+                }
+                Ok(all)
+            }
         }
     }
-}
 
-fn over_queues(mut step: impl FnMut(&Queue) -> Result<Step>) -> Result<Step> {
-    let mut all = Step::default();
-    for queue in Under::new_snapshot(queue::all)? {
-        let done = step(&queue)?;
-        all.removed += done.removed;
-        all.goes_on |= done.goes_on;
-        pgrx::check_for_interrupts!();
+    /// One bounded step on one queue.
+    pub fn step_of(self, queue: &Queue) -> Result<Step> {
+        match self {
+            Task::Timers if queue.uses_timers => {
+                let moved = timing::deliver_due(queue, STEP)?;
+                Ok(Step { removed: moved as u64, goes_on: moved == STEP })
+            }
+            Task::Leases => reclaim(queue, clock::now()),
+            Task::Messages => retaining::step(queue),
+            _ => Ok(Step::default()),
+        }
     }
-    Ok(all)
 }
 
 /// Put back what expired leases hold, so that it is found as soon as somebody looks. Begins where

@@ -8,6 +8,7 @@ use crate::rows::TableIterator;
 use crate::store::clock;
 use crate::store::spi::connected;
 use crate::sweeping::Task;
+use crate::worker;
 
 /// Do what the background worker does, for up to `max_ms` (1 to 60,000) milliseconds: move due
 /// timers into the log, put back what expired leases hold, delete expired markers, messages by
@@ -29,6 +30,17 @@ fn queen_sweep(
     })()
     .or_raise();
     TableIterator::new(removed)
+}
+
+/// Start a background worker for this database, until the server is restarted: what
+/// `shared_preload_libraries` would start by itself. Returns false if one is running already, or if
+/// the server has no background worker to give (`max_worker_processes`).
+///
+/// Transaction: takes effect at once, whatever becomes of the transaction.
+#[pg_extern(security_definer)]
+#[search_path(pg_catalog, pg_temp)]
+fn queen_worker_start() -> bool {
+    worker::start_here()
 }
 
 fn sweep(deadline: clock::Moment) -> Result<Vec<(&'static str, i64)>> {

@@ -159,13 +159,25 @@ impl Key<'_> {
 fn oid_of(name: &CStr) -> pg_sys::Oid {
     // SAFETY: look-ups in the catalogue caches, with NUL-terminated names.
     let oid = unsafe {
-        pg_sys::get_relname_relid(name.as_ptr(), pg_sys::get_namespace_oid(SCHEMA.as_ptr(), false))
+        pg_sys::get_relname_relid(name.as_ptr(), pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true))
     };
     if oid == pg_sys::InvalidOid {
-        Error::corrupt(format!("the relation queen_mq.{} is missing", name.to_string_lossy()))
-            .raise();
+        Error::dropped().raise();
     }
     oid
+}
+
+/// Open a table. It may have gone since it was found by its name.
+///
+/// # Safety
+/// In a transaction.
+unsafe fn open(name: &CStr, mode: i32) -> pg_sys::Relation {
+    // SAFETY: answers NULL for what is not there.
+    let table = unsafe { pg_sys::try_relation_open(oid_of(name), mode) };
+    if table.is_null() {
+        Error::dropped().raise();
+    }
+    table
 }
 
 const SCHEMA: &CStr = c"queen_mq";
@@ -223,7 +235,7 @@ impl Index {
         // SAFETY: the caller vouches for the snapshot. Relations, scan and slot are opened and closed in pairs; on an ERROR the transaction's resource owner closes them.
         // The keys' datums live in the current memory context, longer than the scan.
         unsafe {
-            let table = pg_sys::table_open(oid_of(self.table.0), READ);
+            let table = open(self.table.0, READ);
             let index = pg_sys::index_open(oid_of(self.name), READ);
             let mut scan_keys: Vec<pg_sys::ScanKeyData> =
                 keys.iter().map(|(column, key)| scan_key(*column, key)).collect();
@@ -347,7 +359,7 @@ impl Table {
         // pgrx calls PostgreSQL's own: an ERROR in it unwinds.
         unsafe {
             pg_sys::PreventCommandIfReadOnly(c"SELECT FOR NO KEY UPDATE".as_ptr());
-            let table = pg_sys::table_open(oid_of(self.0), WRITE);
+            let table = open(self.0, WRITE);
             let slot = pg_sys::table_slot_create(table, ptr::null_mut());
             let method = &*(*table).rd_tableam;
             let Some(lock) = method.tuple_lock else {
@@ -381,7 +393,7 @@ impl Table {
         // table, which is checked against the values.
         unsafe {
             pg_sys::PreventCommandIfReadOnly(c"INSERT".as_ptr());
-            let table = pg_sys::table_open(oid_of(self.0), WRITE);
+            let table = open(self.0, WRITE);
             if (*(*table).rd_att).natts as usize != values.len() {
                 Error::corrupt(format!("{:?} does not have {} columns", self.0, values.len()))
                     .raise();

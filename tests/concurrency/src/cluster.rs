@@ -16,6 +16,7 @@ pub const PGBIN: &str = "QUEEN_TEST_PGBIN";
 /// The settings of every cluster. Durability stays on: a crash is what they are for.
 const SETTINGS: &str = "
 shared_preload_libraries = 'queen_mq'
+queen_mq.databases = 'none of these'
 listen_addresses = ''
 max_connections = 200
 max_prepared_transactions = 20
@@ -29,8 +30,13 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Made with initdb, and started.
+    /// Made with initdb, and started. Background workers serve none of its databases.
     pub fn start_new() -> Result<Self> {
+        Self::start_with("")
+    }
+
+    /// The same, with further settings.
+    pub fn start_with(more: &str) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // Short: the path of a socket may have 107 bytes.
         let name = format!("queen-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -47,8 +53,10 @@ impl Cluster {
             "--no-locale",
             "--no-sync",
         ]))?;
-        let settings =
-            format!("{SETTINGS}unix_socket_directories = '{}'\n", cluster.directory.display());
+        let settings = format!(
+            "{SETTINGS}unix_socket_directories = '{}'\n{more}\n",
+            cluster.directory.display()
+        );
         let file = cluster.data().join("postgresql.conf");
         let generated = fs::read_to_string(&file)?;
         fs::write(&file, generated + &settings)?;
@@ -77,6 +85,40 @@ impl Cluster {
     /// Stop it as a crash would: no checkpoint, no goodbye.
     pub fn crash(&self) -> Result<()> {
         run(tool("pg_ctl")?.args(["stop", "-w", "-s", "-m", "immediate", "-D"]).arg(self.data()))
+    }
+
+    /// Stop it as an administrator would, in time.
+    pub fn stop(&self) -> Result<()> {
+        run(tool("pg_ctl")?
+            .args(["stop", "-w", "-s", "-m", "fast", "-t", "20", "-D"])
+            .arg(self.data()))
+    }
+
+    /// What the server has logged so far.
+    pub fn logged(&self) -> Result<String> {
+        Ok(fs::read_to_string(self.log())?)
+    }
+
+    /// A standby of this one, started; its socket is in its own directory.
+    pub fn standby(&self) -> Result<Self> {
+        let directory = self.directory.with_extension("standby");
+        fs::create_dir(&directory)?;
+        let standby = Self { directory };
+        run(tool("pg_basebackup")?
+            .args(["-R", "-c", "fast", "--no-sync", "-U", "postgres", "-h"])
+            .arg(&self.directory)
+            .arg("-D")
+            .arg(standby.data()))?;
+        let file = standby.data().join("postgresql.conf");
+        let own = format!("unix_socket_directories = '{}'\n", standby.directory.display());
+        fs::write(&file, fs::read_to_string(&file)? + &own)?;
+        standby.start()?;
+        Ok(standby)
+    }
+
+    /// Make a standby a primary.
+    pub fn promote(&self) -> Result<()> {
+        run(tool("pg_ctl")?.args(["promote", "-w", "-s", "-D"]).arg(self.data()))
     }
 
     /// As its superuser, in the maintenance database.

@@ -1,0 +1,125 @@
+//! The launcher: sees that every database that has the extension has a worker.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+
+use pgrx::bgworkers::DynamicBackgroundWorker;
+use pgrx::prelude::*;
+
+use super::{pause, registry, start, take_signals};
+use crate::settings;
+use crate::store::clock::{self, Moment, SECOND};
+
+/// How often every database is looked into. One that is used in the meantime announces itself.
+const SURVEY: i64 = 600 * SECOND;
+/// A worker that ended is not started again before this.
+const RESPITE: i64 = SECOND;
+
+/// By database: its worker, and when that was started.
+type Workers = HashMap<u32, (Option<DynamicBackgroundWorker>, Moment)>;
+
+/// The launcher's main function.
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn queen_mq_launcher(_argument: pg_sys::Datum) {
+    take_signals();
+    // SAFETY: to the shared catalogues alone.
+    unsafe {
+        pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0);
+    }
+    registry::be_launcher();
+    let mut workers = Workers::new();
+    let mut next_survey = clock::now();
+    loop {
+        let now = clock::now();
+        if now >= next_survey {
+            served().into_iter().for_each(registry::add);
+            next_survey = now + SURVEY;
+        }
+        let wanted = wanted(&workers);
+        workers.retain(|database, (worker, _)| {
+            is_alive(worker.as_ref()) || wanted.contains(&pg_sys::Oid::from(*database))
+        });
+        let mut is_waiting = false;
+        for database in wanted {
+            let place = workers.entry(database.to_u32()).or_insert((None, Moment::MIN));
+            if is_alive(place.0.as_ref()) {
+                continue;
+            }
+            match now.saturating_sub(place.1) >= RESPITE {
+                // SAFETY: a plain global of the process.
+                true => {
+                    let worker = start(database, unsafe { pg_sys::MyProcPid });
+                    if worker.is_none() && place.1 == Moment::MIN {
+                        too_few_workers();
+                    }
+                    *place = (worker, now);
+                }
+                false => is_waiting = true,
+            }
+        }
+        if pause(if is_waiting { 1_000 } else { 60_000 }) {
+            next_survey = now;
+        }
+    }
+}
+
+/// The databases to be served. Those that have gone, or are not to be served, are forgotten: looked
+/// into only where a worker is to be started.
+fn wanted(workers: &Workers) -> Vec<pg_sys::Oid> {
+    let mut wanted = registry::all();
+    let has_worker = |database: &pg_sys::Oid| {
+        workers.get(&database.to_u32()).is_some_and(|(worker, _)| is_alive(worker.as_ref()))
+    };
+    if !wanted.iter().all(has_worker) {
+        let served = served();
+        let (kept, gone): (Vec<_>, Vec<_>) =
+            wanted.into_iter().partition(|database| served.contains(database));
+        gone.into_iter().for_each(registry::remove);
+        wanted = kept;
+    }
+    wanted
+}
+
+fn too_few_workers() {
+    ereport!(
+        PgLogLevel::WARNING,
+        PgSqlErrorCode::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
+        "queen_mq: no background worker is free for a database",
+        "Raise max_worker_processes, or name the databases to be served in queen_mq.databases."
+    );
+}
+
+fn is_alive(worker: Option<&DynamicBackgroundWorker>) -> bool {
+    use pgrx::bgworkers::BackgroundWorkerStatus::NotYetStarted;
+    worker.is_some_and(|worker| matches!(worker.pid(), Ok(_) | Err(NotYetStarted)))
+}
+
+/// The databases that can be connected to and are to be served. There is no SQL without one: the
+/// catalogue is read as it lies.
+fn served() -> Vec<pg_sys::Oid> {
+    let mut found = Vec::new();
+    // SAFETY: pg_database is a shared catalogue, whose rows begin with FormData_pg_database; scan
+    // and transaction are ended on the way that returns, and with the process on an ERROR.
+    unsafe {
+        pg_sys::StartTransactionCommand();
+        let lock = pg_sys::AccessShareLock as i32;
+        let table = pg_sys::table_open(pg_sys::DatabaseRelationId, lock);
+        let scan = pg_sys::table_beginscan_catalog(table, 0, std::ptr::null_mut());
+        loop {
+            let tuple = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
+            if tuple.is_null() {
+                break;
+            }
+            let database = &*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
+            let name = CStr::from_ptr(database.datname.data.as_ptr()).to_string_lossy();
+            if database.datallowconn && !database.datistemplate && settings::serves(&name) {
+                found.push(database.oid);
+            }
+        }
+        pg_sys::heap_endscan(scan);
+        pg_sys::table_close(table, lock);
+        pg_sys::CommitTransactionCommand();
+    }
+    found
+}

@@ -1,0 +1,104 @@
+//! The background worker. With the library preloaded a launcher keeps one in each database that has
+//! the extension; without, `queen_worker_start` starts one. It does what `queen_sweep` does, in
+//! transactions of its own, each of them short.
+
+mod launcher;
+mod registry;
+mod sweeper;
+
+use std::time::Duration;
+
+use pgrx::bgworkers::{BackgroundWorkerBuilder, BgWorkerStartTime, DynamicBackgroundWorker};
+use pgrx::prelude::*;
+
+pub use registry::announce;
+
+/// To be called by `_PG_init`: in the postmaster it sets up shared memory and the launcher.
+pub fn register() {
+    // SAFETY: a plain global of the process.
+    if !unsafe { pg_sys::process_shared_preload_libraries_in_progress } {
+        return;
+    }
+    registry::set_up();
+    BackgroundWorkerBuilder::new("queen_mq launcher")
+        .set_type("queen_mq launcher")
+        .set_library("queen_mq")
+        .set_function("queen_mq_launcher")
+        .enable_spi_access()
+        // A standby has nothing to tidy up; the launcher starts when it is promoted.
+        .set_start_time(BgWorkerStartTime::RecoveryFinished)
+        .set_restart_time(Some(Duration::from_secs(5)))
+        .load();
+}
+
+/// Start the worker of a database. None if no slot for a background worker is free. `notify`: the
+/// process to be signalled when it starts and ends.
+fn start(database: pg_sys::Oid, notify: i32) -> Option<DynamicBackgroundWorker> {
+    BackgroundWorkerBuilder::new("queen_mq worker")
+        .set_type("queen_mq worker")
+        .set_library("queen_mq")
+        .set_function("queen_mq_worker")
+        .enable_spi_access()
+        .set_argument(Some(database.into()))
+        .set_start_time(BgWorkerStartTime::RecoveryFinished)
+        .set_restart_time(None)
+        .set_notify_pid(notify)
+        .load_dynamic()
+        .ok()
+}
+
+/// Start a worker for this database, until it is stopped or the server is. Returns whether it was
+/// started: false where one is running, or no background worker can be had.
+pub fn start_here() -> bool {
+    // SAFETY: plain globals of the backend.
+    let (database, own) = unsafe { (pg_sys::MyDatabaseId, pg_sys::MyProcPid) };
+    !sweeper::is_running()
+        && start(database, own).is_some_and(|worker| worker.wait_for_startup().is_ok())
+}
+
+/// What every process of ours answers to: SIGTERM ends it at the next check for interrupts, SIGHUP
+/// reads the configuration anew.
+fn take_signals() {
+    // SAFETY: PostgreSQL's own handlers, installed before signals are let through.
+    unsafe {
+        #[cfg(not(feature = "pg18"))]
+        {
+            pg_sys::pqsignal(pg_sys::SIGTERM as i32, Some(die));
+            pg_sys::pqsignal(pg_sys::SIGHUP as i32, Some(reload));
+        }
+        #[cfg(feature = "pg18")]
+        {
+            pg_sys::pqsignal_be(pg_sys::SIGTERM as i32, Some(die));
+            pg_sys::pqsignal_be(pg_sys::SIGHUP as i32, Some(reload));
+        }
+        pg_sys::BackgroundWorkerUnblockSignals();
+    }
+}
+
+unsafe extern "C-unwind" fn die(signal: i32) {
+    // SAFETY: a signal handler, called as one.
+    unsafe { pg_sys::die(signal) }
+}
+
+unsafe extern "C-unwind" fn reload(signal: i32) {
+    // SAFETY: a signal handler, called as one.
+    unsafe { pg_sys::SignalHandlerForConfigReload(signal) }
+}
+
+/// Sleep until the latch is set or the time is over; then do what signals have asked for. True if the
+/// configuration has been read anew.
+fn pause(ms: i64) -> bool {
+    let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
+    // SAFETY: the process's own latch, and flags that signal handlers set.
+    unsafe {
+        pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, ms.max(1), pg_sys::PG_WAIT_EXTENSION);
+        pg_sys::ResetLatch(pg_sys::MyLatch);
+        pgrx::check_for_interrupts!();
+        if pg_sys::ConfigReloadPending != 0 {
+            pg_sys::ConfigReloadPending = 0;
+            pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
+            return true;
+        }
+    }
+    false
+}

@@ -1,0 +1,230 @@
+//! The worker of one database.
+
+use std::ffi::{CStr, CString};
+use std::panic::AssertUnwindSafe;
+
+use pgrx::pg_sys::panic::CaughtError;
+use pgrx::prelude::*;
+use pgrx::{PgTryBuilder, direct_function_call};
+
+use super::{pause, registry, take_signals};
+use crate::error::{OrRaise, Result};
+use crate::settings;
+use crate::store::clock::{self, Moment, SECOND};
+use crate::store::queue::{self, Queue};
+use crate::store::spi::{Under, connected};
+use crate::store::timer;
+use crate::sweeping::Task;
+
+/// It looks this often whether somebody wants to drop its database.
+const LONGEST_PAUSE: i64 = SECOND / 2;
+/// One task of one round; the rest is done in the next.
+const ROUND: i64 = SECOND / 4;
+/// A statement of the worker waits for nobody longer than this.
+const LOCK_TIMEOUT: &CStr = c"100ms";
+
+/// Held by the worker of a database, as a session-level advisory lock.
+const LOCK: i64 = 0x7175_6565_6e6d_7100;
+
+/// Nothing is to be done here: the extension is not in this database, or it is not to be served.
+struct Unwanted;
+
+/// It stays for as long as this then: a transaction that creates the extension, and uses it at once,
+/// is seen only when it has committed.
+const LINGER: i64 = 5 * SECOND;
+
+/// The worker's main function. Its argument is the database.
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn queen_mq_worker(database: pg_sys::Datum) {
+    let database = pg_sys::Oid::from(database.value() as u32);
+    take_signals();
+    // SAFETY: as the superuser of the cluster's creation; a database that is gone ends the process.
+    unsafe {
+        pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, 0);
+        pg_sys::SetConfigOption(
+            c"lock_timeout".as_ptr(),
+            LOCK_TIMEOUT.as_ptr(),
+            pg_sys::GucContext::PGC_SUSET,
+            pg_sys::GucSource::PGC_S_OVERRIDE,
+        );
+    }
+    if in_transaction("start", || Ok(try_lock())) == Some(true) {
+        serve(database);
+    }
+    registry::remove(database);
+}
+
+fn serve(database: pg_sys::Oid) {
+    let mut next = clock::now();
+    let mut wanted_at = next;
+    loop {
+        if is_wanted_alone(database) {
+            return;
+        }
+        let now = clock::now();
+        if now >= next {
+            match round() {
+                Ok(due) => (next, wanted_at) = (due, now),
+                Err(Unwanted) if now - wanted_at > LINGER => return,
+                Err(Unwanted) => next = now + LONGEST_PAUSE,
+            }
+            show("");
+        }
+        pause((next - clock::now()).clamp(1_000, LONGEST_PAUSE) / 1_000);
+    }
+}
+
+/// Every task once, or as often as there is more to do within its time. When to come again.
+fn round() -> std::result::Result<Moment, Unwanted> {
+    let began = clock::now();
+    let queues = in_transaction("start", || match is_installed() && is_served() {
+        true => connected(|| Under::new_snapshot(queue::all)).map(Some),
+        false => Ok(None),
+    });
+    let queues = match queues {
+        Some(None) => return Err(Unwanted),
+        Some(Some(queues)) => queues,
+        None => Vec::new(),
+    };
+    for task in Task::all() {
+        show(task.name());
+        let deadline = clock::now() + ROUND;
+        if task.is_of_queue() {
+            for queue in &queues {
+                repeat(task, deadline, || task.step_of(queue));
+            }
+        } else {
+            repeat(task, deadline, || task.step());
+        }
+    }
+    // So that autovacuum learns of what was deleted.
+    // SAFETY: outside of a transaction, as it has to be.
+    unsafe { pg_sys::pgstat_report_stat(true) };
+    let next = began + settings::sweep_interval();
+    Ok(next_timer(&queues).map_or(next, |timer| next.min(timer.max(clock::now()))))
+}
+
+fn repeat(task: Task, deadline: Moment, step: impl Fn() -> Result<crate::store::sweep::Step>) {
+    loop {
+        let done = in_transaction(task.name(), || connected(&step));
+        if !done.is_some_and(|done| done.goes_on) || clock::now() >= deadline {
+            return;
+        }
+        pgrx::check_for_interrupts!();
+    }
+}
+
+fn next_timer(queues: &[Queue]) -> Option<Moment> {
+    let look = |queue: &Queue| {
+        let next = || connected(|| Under::new_snapshot(|under| Ok(timer::next(queue.id, under))));
+        in_transaction("timers", next).flatten()
+    };
+    queues.iter().filter(|queue| queue.uses_timers).filter_map(look).min()
+}
+
+/// Run `body` in a transaction of its own. What goes wrong in it is a WARNING, and the worker goes
+/// on with the rest.
+fn in_transaction<T>(what: &str, body: impl FnOnce() -> Result<T>) -> Option<T> {
+    // SAFETY: a transaction is begun where none is, and ended on both ways out.
+    unsafe {
+        pg_sys::SetCurrentStatementStartTimestamp();
+        pg_sys::StartTransactionCommand();
+        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        let committed = PgTryBuilder::new(AssertUnwindSafe(|| {
+            let value = body().or_raise();
+            pg_sys::PopActiveSnapshot();
+            pg_sys::CommitTransactionCommand();
+            Some(value)
+        }))
+        .catch_others(|error| {
+            tell(what, &error);
+            None
+        })
+        .execute();
+        if committed.is_none() {
+            pg_sys::AbortCurrentTransaction();
+        }
+        committed
+    }
+}
+
+fn tell(what: &str, error: &CaughtError) {
+    let (CaughtError::PostgresError(report)
+    | CaughtError::ErrorReport(report)
+    | CaughtError::RustPanic { ereport: report, .. }) = error;
+    match report.sql_error_code() {
+        // Somebody is at it: the next round will do it.
+        PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE
+        | PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE
+        | PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED => (),
+        _ => warning!("queen_mq worker, {what}: {}", report.message()),
+    }
+}
+
+/// What pg_stat_activity shows.
+fn show(task: &str) {
+    let (state, text) = match task {
+        "" => (pg_sys::BackendState::STATE_IDLE, String::new()),
+        task => (pg_sys::BackendState::STATE_RUNNING, format!("queen_mq: {task}")),
+    };
+    if let Ok(text) = CString::new(text) {
+        // SAFETY: copies the text.
+        unsafe { pg_sys::pgstat_report_activity(state, text.as_ptr()) };
+    }
+}
+
+fn is_installed() -> bool {
+    // SAFETY: a look-up in the catalogue, in a transaction.
+    unsafe { pg_sys::get_extension_oid(c"queen_mq".as_ptr(), true) != pg_sys::InvalidOid }
+}
+
+/// The setting may have changed since the launcher looked.
+fn is_served() -> bool {
+    // SAFETY: a look-up in the catalogue, in a transaction; the name is a copy.
+    unsafe {
+        let name = pg_sys::get_database_name(pg_sys::MyDatabaseId);
+        !name.is_null() && settings::serves(&CStr::from_ptr(name).to_string_lossy())
+    }
+}
+
+/// Whether somebody is dropping or copying the database, and waits for it to be left: they hold a
+/// lock on it that a connection would wait for.
+fn is_wanted_alone(database: pg_sys::Oid) -> bool {
+    let tag = pg_sys::LOCKTAG {
+        locktag_field2: pg_sys::DatabaseRelationId.to_u32(),
+        locktag_field3: database.to_u32(),
+        locktag_type: pg_sys::LockTagType::LOCKTAG_OBJECT as u8,
+        locktag_lockmethodid: pg_sys::DEFAULT_LOCKMETHOD as u8,
+        ..Default::default()
+    };
+    let mode = pg_sys::RowExclusiveLock as i32;
+    // SAFETY: a session-level lock that is given back at once.
+    unsafe {
+        let got = pg_sys::LockAcquire(&tag, mode, true, true);
+        if got == pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL {
+            return true;
+        }
+        pg_sys::LockRelease(&tag, mode, true);
+    }
+    false
+}
+
+/// Be the worker of this database, for as long as the session lasts.
+fn try_lock() -> bool {
+    // SAFETY: takes a bigint and returns a boolean.
+    unsafe { direct_function_call::<bool>(pg_sys::pg_try_advisory_lock_int8, &[LOCK.into_datum()]) }
+        .unwrap_or(false)
+}
+
+/// Whether this database has a worker.
+pub fn is_running() -> bool {
+    let is_free = try_lock();
+    if is_free {
+        // SAFETY: takes a bigint and returns a boolean.
+        unsafe {
+            direct_function_call::<bool>(pg_sys::pg_advisory_unlock_int8, &[LOCK.into_datum()]);
+        }
+    }
+    !is_free
+}

@@ -1,0 +1,252 @@
+//! The background worker: it does the work, stays out of everybody's way, and comes back.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use queen_tests::cluster::Cluster;
+use queen_tests::{Fails, Pop, Push, Session, TestDb, eventually, n, numbers};
+
+const SOON: Duration = Duration::from_secs(20);
+/// Workers for every database.
+const SERVE_ALL: &str = "queen_mq.databases = ''\nqueen_mq.sweep_interval = '200ms'";
+
+/// The worker's process, once the database has one.
+async fn worker(session: &Session) -> Result<i32> {
+    eventually("worker", SOON, async || Ok(workers(session).await?.first().copied())).await
+}
+
+async fn workers(session: &Session) -> Result<Vec<i32>> {
+    let sql = "SELECT pid FROM pg_stat_activity
+               WHERE backend_type = 'queen_mq worker' AND datname = current_database()";
+    Ok(session.rows(sql, &[]).await?.iter().map(|row| row.get(0)).collect())
+}
+
+async fn no_worker(session: &Session) -> Result<()> {
+    let none = async || Ok(workers(session).await?.is_empty().then_some(()));
+    eventually("end of the worker", SOON, none).await
+}
+
+/// Wait for a count.
+async fn counts(session: &Session, sql: &'static str, expected: i64) -> Result<()> {
+    let what = format!("{expected} from {sql}");
+    eventually(&what, SOON, async || Ok((session.count(sql).await? == expected).then_some(())))
+        .await
+}
+
+const EXPIRED: &str = "SELECT count(*) FROM generate_series(1, 2500) AS k,
+                       queen_kv_put('w', k::text, '1', ttl => '1 ms')";
+const MARKERS: &str = "SELECT count(*) FROM queen_mq.marker";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_moves_timers_deletes_what_has_expired_and_reclaims_leases() -> Result<()> {
+    let cluster = Cluster::start_with(SERVE_ALL)?;
+    let db = TestDb::create(&cluster.config()).await?;
+    let session = db.session().await?;
+    session
+        .run("SELECT queen_configure('q', completed_retention => '1 ms', dedup_window => '1 ms')")
+        .await?;
+    session.run(EXPIRED).await?;
+    session.run("SELECT queen_schedule('q', 'k', '{\"n\": 1}', delay => '300 ms')").await?;
+    // Nobody pops: the message enters the log all the same.
+    counts(&session, "SELECT count(*) FROM queen_messages", 1).await?;
+    counts(&session, MARKERS, 0).await?;
+    Push::new("q", n(2)).id("x").run(&session).await?;
+    let held = Pop::new("q").group("g").mode("all").batch(5).lease("1 ms").run(&session).await?;
+    assert_eq!(numbers(&held), [1, 2]);
+    counts(&session, "SELECT retrying FROM queen_groups", 2).await?;
+    counts(&session, "SELECT count(*) FROM queen_mq.admission", 0).await?;
+    Pop::new("q").group("g").batch(5).auto_ack().run(&session).await?;
+    counts(&session, "SELECT count(*) FROM queen_messages", 0).await?;
+    // It shows itself, and holds nothing in between.
+    let pid = worker(&session).await?;
+    let idle = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queen_mq worker'
+                AND datname = current_database() AND state = 'idle' AND backend_xmin IS NULL
+                AND backend_xid IS NULL";
+    counts(&session, idle, 1).await?;
+    assert_eq!(workers(&session).await?, [pid]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_where_the_extension_is_and_where_it_may_be() -> Result<()> {
+    let cluster = Cluster::start_with(SERVE_ALL)?;
+    let db = TestDb::create_empty(&cluster.config()).await?;
+    let [ref session, ref other] = db.sessions().await?;
+    for _ in 0..3 {
+        session.run("CREATE EXTENSION queen_mq").await?;
+        session.run(EXPIRED).await?;
+        counts(session, MARKERS, 0).await?;
+        let pid = worker(session).await?;
+        // A session that waits for messages is waited for, or told.
+        let waiting = async { Pop::new("q").group("g").wait("500 ms").run(other).await };
+        let drop = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            session.run("DROP EXTENSION queen_mq").await
+        };
+        let (waited, dropped) = tokio::join!(waiting, drop);
+        dropped?;
+        match waited {
+            Ok(came) => assert!(came.is_empty()),
+            refused => refused.fails_with("42704")?,
+        }
+        no_worker(session).await?;
+        ensure!(!cluster.logged()?.contains("WARNING"), "{}", cluster.logged()?);
+        assert_ne!(pid, 0);
+    }
+    session.run("CREATE EXTENSION queen_mq; SELECT queen_push('q', '1')").await?;
+    worker(session).await?;
+    session.run("ALTER SYSTEM SET queen_mq.databases = 'another, and one more'").await?;
+    session.run("SELECT pg_reload_conf()").await?;
+    no_worker(session).await?;
+    let own = format!("ALTER SYSTEM SET queen_mq.databases = 'another, {}'", db.name());
+    session.run(&own).await?;
+    session.run("SELECT pg_reload_conf()").await?;
+    worker(session).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_in_nobodys_way() -> Result<()> {
+    let cluster = Cluster::start_with(SERVE_ALL)?;
+    let db = TestDb::create(&cluster.config()).await?;
+    let session = db.session().await?;
+    let maintenance = Session::open(&cluster.config()).await?;
+    Push::new("q", n(1)).run(&session).await?;
+    worker(&session).await?;
+    // Copied and dropped while it serves them.
+    maintenance.run("CREATE DATABASE original").await?;
+    let mut config = cluster.config();
+    let inside = Session::open(config.dbname("original")).await?;
+    inside.run("CREATE EXTENSION queen_mq; SELECT queen_push('q', '1')").await?;
+    worker(&inside).await?;
+    drop(inside);
+    eventually("end of the session", SOON, async || {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'original'
+                   AND backend_type = 'client backend'";
+        Ok((maintenance.count(sql).await? == 0).then_some(()))
+    })
+    .await?;
+    for sql in
+        ["CREATE DATABASE copy TEMPLATE original", "DROP DATABASE original", "DROP DATABASE copy"]
+    {
+        let began = Instant::now();
+        maintenance.run(sql).await?;
+        ensure!(began.elapsed() < Duration::from_secs(2), "{sql} took {:?}", began.elapsed());
+    }
+    // A fast shutdown does not wait for it, and it is there after the start.
+    let began = Instant::now();
+    cluster.stop()?;
+    ensure!(began.elapsed() < Duration::from_secs(5), "the stop took {:?}", began.elapsed());
+    cluster.start()?;
+    let session = db.session().await?;
+    worker(&session).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_comes_back_however_it_ended() -> Result<()> {
+    let cluster = Cluster::start_with(SERVE_ALL)?;
+    let db = TestDb::create(&cluster.config()).await?;
+    let session = db.session().await?;
+    session.run("SELECT queen_push('q', '1')").await?;
+    let first = worker(&session).await?;
+    session.run(&format!("SELECT pg_terminate_backend({first})")).await?;
+    let second = eventually("another worker", SOON, async || {
+        Ok(workers(&session).await?.into_iter().find(|pid| *pid != first))
+    })
+    .await?;
+    session.run(EXPIRED).await?;
+    counts(&session, MARKERS, 0).await?;
+    // As a crash of any process is: the server starts anew, and so does the worker.
+    let killed = std::process::Command::new("kill").args(["-9", &second.to_string()]).status()?;
+    ensure!(killed.success(), "kill failed");
+    let session = eventually("recovered server", SOON, async || {
+        let Ok(session) = db.session().await else { return Ok(None) };
+        Ok(session.run("SELECT 1").await.is_ok().then_some(session))
+    })
+    .await?;
+    worker(&session).await?;
+    session.run(EXPIRED).await?;
+    counts(&session, MARKERS, 0).await?;
+    // And as the server itself ends: without a checkpoint.
+    cluster.crash()?;
+    cluster.start()?;
+    let session = db.session().await?;
+    worker(&session).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_bad_row_does_not_stop_the_rest() -> Result<()> {
+    let cluster = Cluster::start_with(SERVE_ALL)?;
+    let db = TestDb::create(&cluster.config()).await?;
+    let session = db.session().await?;
+    for queue in ["bad", "good"] {
+        session
+            .run(&format!("SELECT queen_configure('{queue}', completed_retention => '1 ms')"))
+            .await?;
+        Push::new(queue, n(1)).run(&session).await?;
+        Pop::new(queue).group("g").mode("all").auto_ack().run(&session).await?;
+    }
+    counts(&session, "SELECT count(*) FROM queen_messages", 0).await?;
+    // What only a hand can have done.
+    session.run("UPDATE queen_mq.tally SET state = '\\x00' WHERE queue_id = (SELECT id FROM queen_mq.queue WHERE name = 'bad')").await?;
+    Push::new("bad", n(2)).run(&session).await?;
+    Push::new("good", n(2)).run(&session).await?;
+    for queue in ["bad", "good"] {
+        Pop::new(queue).group("g").auto_ack().run(&session).await?;
+    }
+    session.run(EXPIRED).await?;
+    counts(&session, "SELECT count(*) FROM queen_messages WHERE queue = 'good'", 0).await?;
+    counts(&session, MARKERS, 0).await?;
+    assert_eq!(session.count("SELECT count(*) FROM queen_messages WHERE queue = 'bad'").await?, 1);
+    let logged = cluster.logged()?;
+    ensure!(
+        logged.contains(
+            "WARNING:  queen_mq worker, messages: the count of a queue does not read back"
+        ),
+        "{logged}"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_has_none_until_it_is_promoted() -> Result<()> {
+    let cluster = Cluster::start_with(SERVE_ALL)?;
+    let db = TestDb::create(&cluster.config()).await?;
+    let session = db.session().await?;
+    Push::new("q", n(1)).run(&session).await?;
+    worker(&session).await?;
+    let standby = cluster.standby()?;
+    let mut config = standby.config();
+    let there = Session::open(config.dbname(db.name())).await?;
+    eventually("replayed message", SOON, async || {
+        Ok((there.count("SELECT count(*) FROM queen_messages").await? == 1).then_some(()))
+    })
+    .await?;
+    assert_eq!(there.count("SELECT pending FROM queen_groups").await.ok(), None);
+    ensure!(workers(&there).await?.is_empty(), "a standby has a worker");
+    standby.promote()?;
+    worker(&there).await?;
+    there.run(EXPIRED).await?;
+    counts(&there, MARKERS, 0).await?;
+    assert_eq!(numbers(&Pop::new("q").group("g").mode("all").run(&there).await?), [1]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_preload_it_is_started_by_hand() -> Result<()> {
+    let cluster = Cluster::start_with("shared_preload_libraries = ''\nqueen_mq.databases = ''")?;
+    let db = TestDb::create(&cluster.config()).await?;
+    let session = db.session().await?;
+    session.run(EXPIRED).await?;
+    assert!(workers(&session).await?.is_empty());
+    let started = session.row("SELECT queen_worker_start()", &[]).await?.get::<_, bool>(0);
+    assert!(started);
+    worker(&session).await?;
+    counts(&session, MARKERS, 0).await?;
+    let again = session.row("SELECT queen_worker_start()", &[]).await?.get::<_, bool>(0);
+    assert!(!again);
+    session.run("DROP EXTENSION queen_mq").await?;
+    no_worker(&session).await
+}
