@@ -39,6 +39,10 @@ install_script() {
 
 check "rustfmt" cargo fmt --all --check
 check "clippy" cargo clippy --quiet --workspace --all-targets "${CARGO_FEATURES[@]}" -- -D warnings
+# The benchmark's driver is a workspace of its own.
+check "rustfmt, bench" cargo fmt --manifest-path bench/Cargo.toml --check
+check "clippy, bench" cargo clippy --quiet --manifest-path bench/Cargo.toml --all-targets \
+  --target-dir target/driver --locked -- -D warnings
 check "licences and sources" "$tools/bin/cargo-deny" --log-level warn check bans licenses sources
 check "typos" "$tools/bin/typos"
 check "shellcheck" "$tools/bin/shellcheck" -x scripts/*.sh .ci/run

@@ -24,8 +24,6 @@ pub struct Group {
     /// Messages that have arrived in the queue and are not for the group, or are gone; None as long
     /// as they have not been counted.
     pub baseline: Option<i64>,
-    /// None: as the queue has it.
-    pub ordering: Option<String>,
 }
 
 static FIND_ALL: Statement = Statement::new(
@@ -42,7 +40,6 @@ fn read(row: &impl Columns) -> Result<Group> {
         start: decode(&row.need::<Vec<u8>>(5), "the start of a consumer group")?,
         initial: row.need(6),
         baseline: row.get(7),
-        ordering: row.get(8),
     })
 }
 
@@ -134,10 +131,10 @@ pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> O
             arg(encode(&start)),
             arg(initial),
             baseline.and_then(arg),
-            ordering.clone().and_then(arg),
+            ordering.and_then(arg),
         ])
         .first()?;
-    Some(Group { id: row.need(1), registered_at: now, start, initial, baseline, ordering })
+    Some(Group { id: row.need(1), registered_at: now, start, initial, baseline })
 }
 
 static MOVE: Statement = Statement::new(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use queen_tests::{
-    Ack, Fails, Message, Pop, Push, PushBatch, Session, TestDb, complete, drain, expiry, marker, n,
+    Fails, Message, Pop, Push, PushBatch, Session, TestDb, complete, drain, expiry, marker, n,
     numbers, put_if_absent,
 };
 use serde_json::{Value, json};
@@ -260,5 +260,21 @@ async fn a_prefix_cannot_be_read_in_a_bundle_q48() -> Result<()> {
         assert_eq!(marker(&session, "ns", "k").await?, None);
         assert_eq!(messages(&session, "out").await?, 0);
     }
+    Ok(())
+}
+
+/// There is no trace id of its own: what belongs to a message and not into it is in its headers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_id_travels_in_the_headers_of_a_bundled_push_q49() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let session = db.session().await?;
+    let mut traced = push("out", 1, "x");
+    traced["traceId"] = json!("trace-1");
+    commit(&session, &json!([traced]), &json!([]), &[]).await.fails_with("22023")?;
+    let mut traced = push("out", 1, "x");
+    traced["headers"] = json!({ "traceId": "trace-1" });
+    done(&commit(&session, &json!([traced]), &json!([]), &[]).await?, 1)?;
+    let came = drain(&session, &pop("out"), 1, SOON).await?;
+    assert_eq!(came[0].headers, Some(json!({ "traceId": "trace-1" })));
     Ok(())
 }

@@ -246,6 +246,24 @@ async fn an_expired_or_foreign_lease_settles_nothing_q31() -> Result<()> {
     complete(&session, &again).await
 }
 
+/// There, a message may be acked without a lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ack_needs_a_lease_q32() -> Result<()> {
+    let (_db, session) = prepared("retry_limit => 0", 1).await?;
+    let held = abandoned(&session, 1).await?.remove(0);
+    for call in [
+        "queen_ack(NULL, ARRAY[$1])",
+        "queen_settle(NULL, jsonb_build_array(jsonb_build_object('messageId', $1, 'status', \
+         'completed')))",
+        "queen_tx_commit(jsonb_build_array(jsonb_build_object('type', 'ack', 'messageId', $1)))",
+    ] {
+        let sql = format!("SELECT {}", call.replace("$1", &held.message_id.to_string()));
+        session.query(&sql, &[]).await.fails_with("22023")?;
+    }
+    assert_eq!(pop().one(&session).await?.delivery_attempt, 2);
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_message_has_its_whole_budget_q33() -> Result<()> {
     let (_db, session) = prepared("retry_limit => 2", 2).await?;
@@ -296,6 +314,26 @@ async fn what_was_purged_cannot_be_settled_and_an_empty_partition_is_done_q35() 
     assert_eq!(pop().run(&session).await?, []);
     Push::new("q", n(5)).run(&session).await?;
     assert_eq!(numbers(&drain(&session, &pop(), 1, SOON).await?), [5]);
+    Ok(())
+}
+
+/// What is remembered for duplicates is not what a message is settled by.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_settles_its_message_also_when_its_window_has_passed_q35() -> Result<()> {
+    let (_db, session) = prepared("dedup_window => '100 milliseconds'", 0).await?;
+    Push::new("q", n(1)).id("x").run(&session).await?;
+    let held = pop().one(&session).await?;
+    eventually("end of the window", SOON, async || {
+        session.run("SELECT queen_sweep()").await?;
+        let again = Push::new("q", n(2)).partition("other").id("x").run(&session).await?;
+        let sql = "SELECT clock_timestamp() - $1 > interval '200 milliseconds'";
+        let passed: bool = session.query_one(sql, &[&held.created_at]).await?.get(0);
+        Ok((passed && again.status == "queued").then_some(()))
+    })
+    .await?;
+    assert_eq!(Push::new("q", n(3)).id("x").run(&session).await?.status, "queued");
+    assert_eq!(Ack::ids(held.lease()?, ["x"]).run(&session).await?, settled(1, true));
+    assert_eq!(pop().partition("Default").one(&session).await?.payload, n(3));
     Ok(())
 }
 
