@@ -10,6 +10,7 @@ compile_error!("queen_mq must be built with panic = \"unwind\"");
 use pgrx::prelude::*;
 
 mod api;
+mod batch;
 mod datum;
 mod depth;
 mod error;

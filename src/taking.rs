@@ -71,6 +71,7 @@ pub struct Taking<'a> {
     /// The lease over several partitions, drawn when the first is taken.
     set: Option<(u64, LeaseId)>,
     cursors: Vec<u64>,
+    has_written: bool,
     deliveries: Vec<Delivery>,
     results: ResultContext,
 }
@@ -91,6 +92,7 @@ impl<'a> Taking<'a> {
             now: clock::now(),
             set: None,
             cursors: Vec::new(),
+            has_written: false,
             deliveries: Vec::new(),
             results,
         }
@@ -113,11 +115,11 @@ impl<'a> Taking<'a> {
                     let mut resolve = |partition: &str, tried: &_| search.resolve(partition, tried);
                     moved_on |= self.try_each(names, &taken, under, &mut resolve)?;
                 }
-                search.close(!self.cursors.is_empty());
+                search.close(self.has_written);
                 moved_on
             }
         };
-        if let Some((id, _)) = self.set {
+        if let Some((id, _)) = self.set.filter(|_| !self.cursors.is_empty()) {
             lease_set::insert(id, &self.cursors, self.now);
         }
         Ok(moved_on)
@@ -194,6 +196,7 @@ impl<'a> Taking<'a> {
         let lease = self.lease(&located);
         let Some(popped) = pop.finish(lease, self.now) else { return Ok(Tried::Nothing) };
         self.write(&located, &popped);
+        self.has_written = true;
         if popped.taken.is_empty() {
             return Ok(Tried::Nothing);
         }

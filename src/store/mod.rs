@@ -8,6 +8,7 @@ pub mod dead_letter;
 pub mod discovery;
 pub mod group;
 pub mod identity;
+mod key;
 pub mod lease_set;
 pub mod lookup;
 pub mod marker;

@@ -16,7 +16,7 @@ use std::ptr;
 
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
-use super::clock::Moment;
+pub use super::key::{Key, Value};
 use super::spi::{Arg, Columns, Under};
 use crate::error::Error;
 
@@ -27,24 +27,6 @@ pub struct Table(pub &'static CStr);
 pub struct Index {
     pub table: Table,
     pub name: &'static CStr,
-}
-
-/// A value of an indexed column.
-#[derive(Clone, Copy)]
-pub enum Value<'a> {
-    Int(i64),
-    Time(Moment),
-    /// Of a column with COLLATE "C".
-    Text(&'a str),
-    Uuid(&'a [u8; 16]),
-}
-
-/// A condition on the next column of an index.
-#[derive(Clone, Copy)]
-pub enum Key<'a> {
-    Is(Value<'a>),
-    Above(Value<'a>),
-    UpTo(Value<'a>),
 }
 
 /// Where a scan begins.
@@ -104,54 +86,6 @@ impl Tuple {
                 copy.into()
             }
         })
-    }
-}
-
-impl Value<'_> {
-    fn datum(self) -> pg_sys::Datum {
-        match self {
-            Value::Int(number) => number.into(),
-            Value::Time(moment) => moment.into(),
-            Value::Text(text) => text.into_datum().unwrap_or(pg_sys::Datum::null()),
-            Value::Uuid(bytes) => pg_sys::Datum::from(bytes.as_ptr()),
-        }
-    }
-
-    fn collation(self) -> pg_sys::Oid {
-        match self {
-            Value::Text(_) => pg_sys::C_COLLATION_OID,
-            _ => pg_sys::InvalidOid,
-        }
-    }
-}
-
-impl Key<'_> {
-    /// The operator's place in the b-tree's strategies, and its function.
-    fn operator(&self) -> (u32, u32) {
-        match self {
-            Key::Is(Value::Int(_)) => (pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ),
-            Key::Is(Value::Time(_)) => (pg_sys::BTEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_EQ),
-            Key::Is(Value::Text(_)) => (pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ),
-            Key::Is(Value::Uuid(_)) => (pg_sys::BTEqualStrategyNumber, pg_sys::F_UUID_EQ),
-            Key::Above(Value::Int(_)) => (pg_sys::BTGreaterStrategyNumber, pg_sys::F_INT8GT),
-            Key::Above(Value::Time(_)) => {
-                (pg_sys::BTGreaterStrategyNumber, pg_sys::F_TIMESTAMPTZ_GT)
-            }
-            Key::Above(Value::Text(_)) => (pg_sys::BTGreaterStrategyNumber, pg_sys::F_TEXT_GT),
-            Key::Above(Value::Uuid(_)) => (pg_sys::BTGreaterStrategyNumber, pg_sys::F_UUID_GT),
-            Key::UpTo(Value::Int(_)) => (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_INT8LE),
-            Key::UpTo(Value::Time(_)) => {
-                (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_LE)
-            }
-            Key::UpTo(Value::Text(_)) => (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_TEXT_LE),
-            Key::UpTo(Value::Uuid(_)) => (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_UUID_LE),
-        }
-    }
-
-    fn value(&self) -> Value<'_> {
-        match self {
-            Key::Is(value) | Key::Above(value) | Key::UpTo(value) => *value,
-        }
     }
 }
 
@@ -238,7 +172,7 @@ impl Index {
             let table = open(self.table.0, READ);
             let index = pg_sys::index_open(oid_of(self.name), READ);
             let mut scan_keys: Vec<pg_sys::ScanKeyData> =
-                keys.iter().map(|(column, key)| scan_key(*column, key)).collect();
+                keys.iter().map(|(column, key)| key.on(*column)).collect();
             let slot = pg_sys::table_slot_create(table, ptr::null_mut());
             let scan = begin(table, index, snapshot, scan_keys.len() as i32);
             let count = scan_keys.len() as i32;
@@ -306,26 +240,6 @@ impl Index {
 /// Keys of the first columns, one each.
 fn numbered<'a>(keys: impl Iterator<Item = Key<'a>>) -> Vec<(i16, Key<'a>)> {
     (1..).zip(keys).collect()
-}
-
-fn scan_key(column: i16, key: &Key<'_>) -> pg_sys::ScanKeyData {
-    let (strategy, function) = key.operator();
-    let mut entry = pg_sys::ScanKeyData::default();
-    // SAFETY: fills in `entry`; the function is a built-in of the operator class, which every
-    // index of ours has by default, and takes values of this type.
-    unsafe {
-        pg_sys::ScanKeyEntryInitialize(
-            &mut entry,
-            0,
-            column,
-            strategy as pg_sys::StrategyNumber,
-            pg_sys::InvalidOid,
-            key.value().collation(),
-            pg_sys::Oid::from(function),
-            key.value().datum(),
-        );
-    }
-    entry
 }
 
 /// # Safety

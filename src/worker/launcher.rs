@@ -28,6 +28,8 @@ pub extern "C-unwind" fn queen_mq_launcher(_argument: pg_sys::Datum) {
         pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0);
     }
     registry::be_launcher();
+    // SAFETY: a plain global of the process.
+    let own = unsafe { pg_sys::MyProcPid };
     let mut workers = Workers::new();
     let mut next_survey = clock::now();
     loop {
@@ -47,9 +49,8 @@ pub extern "C-unwind" fn queen_mq_launcher(_argument: pg_sys::Datum) {
                 continue;
             }
             match now.saturating_sub(place.1) >= RESPITE {
-                // SAFETY: a plain global of the process.
                 true => {
-                    let worker = start(database, unsafe { pg_sys::MyProcPid });
+                    let worker = start(database, own);
                     if worker.is_none() && place.1 == Moment::MIN {
                         too_few_workers();
                     }

@@ -37,7 +37,10 @@ fn pop(
     let snapshot = nobody_runs();
     let mut pop = Pop::begin(cursor.clone(), &snapshot, wanted, max);
     while let Some(read) = pop.next_read() {
-        let Read::Beyond { after } = read else { panic!("nothing is late here") };
+        let after = match read {
+            Read::Beyond { after } => after,
+            Read::Late { .. } => unreachable!("nothing is late here"),
+        };
         let found: Vec<Found> = log.iter().filter(|found| found.segment > after).copied().collect();
         pop.supply(&read, &found, true);
     }

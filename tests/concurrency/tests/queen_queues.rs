@@ -23,20 +23,22 @@ async fn messages(session: &Session, queue: &str) -> Result<i64> {
     Ok(session.count(&sql).await?)
 }
 
-/// Sweep until nothing of the queue is left, which must not be before it has this age.
-async fn swept(session: &Session, queue: &str, age: TimeDelta) -> Result<()> {
-    let sql = "SELECT max(created_at), count(*) FROM queen_messages WHERE queue = $1";
-    let row = session.query_one(sql, &[&queue]).await?;
-    let (youngest, total): (DateTime<Utc>, i64) = (row.get(0), row.get(1));
+/// Sweep until nothing of the queue is left of so many, and see that nothing went before its time.
+async fn swept(session: &Session, queue: &str, total: i64, time: DateTime<Utc>) -> Result<()> {
     eventually("end of what is old", SOON, async || {
         session.run("SELECT queen_sweep()").await?;
         let left = messages(session, queue).await?;
         let now: DateTime<Utc> = session.query_one("SELECT clock_timestamp()", &[]).await?.get(0);
-        let is_old = now >= youngest + age;
-        ensure!(is_old || left == total, "{left} of {total} are left after {}", now - youngest);
+        ensure!(now >= time || left == total, "{left} of {total} are left at {now}, before {time}");
         Ok((left == 0).then_some(()))
     })
     .await
+}
+
+/// When the last message of a queue was pushed.
+async fn youngest(session: &Session, queue: &str) -> Result<DateTime<Utc>> {
+    let sql = "SELECT max(created_at) FROM queen_messages WHERE queue = $1";
+    Ok(session.query_one(sql, &[&queue]).await?.get(0))
 }
 
 /// The options in effect after this call, in the order of the arguments; intervals in seconds.
@@ -96,38 +98,42 @@ async fn retention_takes_what_is_old_read_or_not_but_nothing_from_a_lease_q70() 
         PushBatch::new(queue, vec![n(1), n(2)]).run(&session).await?;
     }
     let held = pop("held", "g").run(&session).await?;
+    let due = youngest(&session, "unread").await? + TimeDelta::milliseconds(400);
     for queue in ["held", "unread"] {
         let sql = format!("SELECT queen_configure('{queue}', retention => '400 milliseconds')");
         session.run(&sql).await?;
     }
-    swept(&session, "unread", TimeDelta::milliseconds(400)).await?;
+    swept(&session, "unread", 2, due).await?;
     assert_eq!(pop("unread", "g").run(&session).await?, []);
     assert_eq!(messages(&session, "kept").await?, 2);
     // As old, but in somebody's hands.
     assert_eq!(messages(&session, "held").await?, 2);
     complete(&session, &held).await?;
-    swept(&session, "held", TimeDelta::milliseconds(400)).await
+    swept(&session, "held", 2, due).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_completed_goes_unless_a_group_has_not_got_there_q70() -> Result<()> {
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
+    session.run("SELECT queen_subscribe('pinned', 'slow', 'all')").await?;
     for queue in ["pinned", "no group", "done"] {
-        let sql = format!("SELECT queen_configure('{queue}', completed_retention => '200 ms')");
-        session.run(&sql).await?;
         PushBatch::new(queue, vec![n(1), n(2)]).run(&session).await?;
     }
-    session.run("SELECT queen_subscribe('pinned', 'slow', 'all')").await?;
     for queue in ["pinned", "done"] {
         drain(&session, &pop(queue, "g"), 2, SOON).await?;
     }
-    swept(&session, "done", TimeDelta::milliseconds(200)).await?;
+    let due = youngest(&session, "done").await? + TimeDelta::milliseconds(400);
+    for queue in ["pinned", "no group", "done"] {
+        let sql = format!("SELECT queen_configure('{queue}', completed_retention => '400 ms')");
+        session.run(&sql).await?;
+    }
+    swept(&session, "done", 2, due).await?;
     // As old, and one not settled by everybody, the other by nobody.
     assert_eq!(messages(&session, "pinned").await?, 2);
     assert_eq!(messages(&session, "no group").await?, 2);
     assert_eq!(numbers(&drain(&session, &pop("pinned", "slow"), 2, SOON).await?), [1, 2]);
-    swept(&session, "pinned", TimeDelta::milliseconds(200)).await?;
+    swept(&session, "pinned", 2, due).await?;
     Push::new("pinned", n(3)).run(&session).await?;
     assert_eq!(numbers(&drain(&session, &pop("pinned", "slow"), 1, SOON).await?), [3]);
     Ok(())

@@ -90,8 +90,8 @@ async fn a_cancelled_timer_never_fires_and_an_unknown_one_is_none_q62() -> Resul
 async fn a_timer_of_the_same_key_replaces_the_other_q63() -> Result<()> {
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
-    schedule(&session, "k", 1, "delay => '200 milliseconds', transaction_id => 'first'").await?;
-    let row = schedule(&session, "k", 2, "delay => '500 milliseconds'").await?;
+    schedule(&session, "k", 1, "delay => '400 milliseconds', transaction_id => 'first'").await?;
+    let row = schedule(&session, "k", 2, "delay => '700 milliseconds'").await?;
     let (status, transaction_id): (String, String) = (row.get(0), row.get(1));
     assert_eq!(status, "rescheduled");
     assert_ne!(transaction_id, "first");
