@@ -10,6 +10,7 @@ use crate::store::clock;
 use crate::store::queue::Queue;
 use crate::store::segment::{self, NewSegment};
 use crate::store::{admission, snapshot};
+use crate::waiters::{self, Topic};
 
 /// Messages share a segment while its row fits into a page: one that does not is cut into pieces
 /// elsewhere, each with its own entry in an index. What is left of a page's 8160 bytes is for the
@@ -18,6 +19,7 @@ const SEGMENT_BYTES: usize = 7_500;
 
 /// Push to one partition.
 pub fn push_to(queue: &Queue, partition: &str, messages: &[&Message]) -> Result<Vec<Pushed>> {
+    waiters::touch(Topic::queue(&queue.name));
     let xid = snapshot::assign_xid(queue.identity);
     let now = clock::now();
     let mut batch = Batch::new(messages);

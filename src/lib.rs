@@ -29,6 +29,7 @@ mod taking;
 mod tallying;
 mod timing;
 mod wait;
+mod waiters;
 mod watching;
 mod worker;
 

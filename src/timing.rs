@@ -8,6 +8,7 @@ use crate::store::clock::{self, Moment};
 use crate::store::queue::{self, Queue};
 use crate::store::spi::Under;
 use crate::store::timer::{self, NewTimer};
+use crate::waiters::{self, Topic};
 
 /// Due messages that a pop moves into the log at most: they are its transaction's until it commits.
 const MOVED_BY_POP: usize = 100;
@@ -24,6 +25,7 @@ pub struct Scheduled {
 /// Schedule `message` under `key`, replacing what is scheduled under it.
 pub fn schedule(queue: &Queue, key: &str, message: &Message, deliver_at: Moment) -> Scheduled {
     queue::use_timers(queue);
+    waiters::touch(Topic::queue(&queue.name));
     let given = message.transaction_id.clone();
     let transaction_id =
         given.unwrap_or_else(|| format!("timer-{:016x}{:016x}", random(), random()));
@@ -44,6 +46,7 @@ pub fn push_later(queue: &Queue, message: &Message, delay: i64) -> Result<Pushed
         return Ok(Pushed::duplicate_of(Some(original), transaction_id));
     }
     queue::use_timers(queue);
+    waiters::touch(Topic::queue(&queue.name));
     // No key that a user gives has control characters.
     let key = match window {
         0 => format!("\u{1}{}", random_id()),

@@ -1,35 +1,64 @@
-//! Waiting for something to pop, without a snapshot of its own and without a lock.
+//! Waiting for something to pop, without a lock: woken by what commits where the library is
+//! preloaded, and otherwise by looking again after pauses that grow.
 
 use pgrx::pg_sys;
 
-use crate::store::clock::{self, Moment};
+use crate::store::clock::{self, Moment, SECOND};
+use crate::waiters::{Place, Topic};
 
-/// Looks again after pauses that grow from 5 to 100 ms, until a moment has come.
-pub struct Poll {
+/// A wait for messages.
+pub struct Wait {
     until: Moment,
     pause_ms: i64,
+    place: Option<Place>,
+    /// A place on the list of those who wait has been asked for.
+    has_asked: bool,
 }
 
+const FIRST_PAUSE_MS: i64 = 5;
 const LONGEST_PAUSE_MS: i64 = 100;
+/// Even who is woken looks again after this: what was prepared commits in silence.
+const LONGEST_SLEEP: i64 = 5 * SECOND;
 
-impl Poll {
+impl Wait {
     pub fn until(until: Moment) -> Self {
-        Self { until, pause_ms: 5 }
+        Self { until, pause_ms: FIRST_PAUSE_MS, place: None, has_asked: false }
     }
 
     pub fn is_over(&self) -> bool {
         clock::now() >= self.until
     }
 
-    /// Sleep, open to cancellation and shutdown.
-    pub fn pause(&mut self) {
-        let left_ms = (self.until - clock::now()) / 1000 + 1;
-        let ms = self.pause_ms.min(left_ms).max(1);
-        self.pause_ms = (self.pause_ms * 2).min(LONGEST_PAUSE_MS);
+    /// Sleep after a look in vain, open to cancellation and shutdown. `next`: when something may be
+    /// there by itself: a lease that runs out, a retry, a timer. The first time it returns at once:
+    /// with a place on the list of those who wait, one has to look once more.
+    pub fn pause(&mut self, queue: Topic, group: Option<Topic>, next: Option<Moment>) {
+        if !self.has_asked {
+            self.has_asked = true;
+            self.place = Place::take(queue, group);
+            if self.place.is_some() {
+                // SAFETY: the backend's own latch.
+                unsafe { pg_sys::ResetLatch(pg_sys::MyLatch) };
+                return;
+            }
+        }
+        let now = clock::now();
+        let awake_at = match self.place {
+            Some(_) => {
+                let next = next.map_or(Moment::MAX, |next| next.max(now + 1000));
+                next.min(now + LONGEST_SLEEP)
+            }
+            None => {
+                let pause = self.pause_ms;
+                self.pause_ms = (pause * 2).min(LONGEST_PAUSE_MS);
+                now + pause * 1000
+            }
+        };
+        let ms = (awake_at.min(self.until) - now) / 1000 + 1;
         let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
         // SAFETY: the backend's own latch.
         unsafe {
-            pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, ms, pg_sys::PG_WAIT_EXTENSION);
+            pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, ms.max(1), pg_sys::PG_WAIT_EXTENSION);
             pg_sys::ResetLatch(pg_sys::MyLatch);
         }
         pgrx::check_for_interrupts!();

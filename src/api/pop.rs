@@ -14,13 +14,15 @@ use crate::datum::{Jsonb, ResultContext};
 use crate::error::{Error, OrRaise, Result};
 use crate::rows::TableIterator;
 use crate::settings;
-use crate::store::clock::{self, SECOND};
+use crate::store::clock::{self, Moment, SECOND};
 use crate::store::group::{Patience, QUEUE_MODE};
 use crate::store::lookup::{self, ForPop};
 use crate::store::spi::{Under, connected};
+use crate::store::{discovery, timer};
 use crate::taking::{Delivery, Taking, Wanted};
 use crate::timing;
-use crate::wait::Poll;
+use crate::wait::Wait;
+use crate::waiters::Topic;
 
 /// What was asked for.
 struct Request<'a> {
@@ -117,17 +119,41 @@ fn queen_pop(
 /// Pop now, or as soon as there is something within the time to wait.
 fn pop(request: &Request<'_>) -> Result<Vec<Delivery>> {
     let results = ResultContext::here();
-    let mut poll = Poll::until(clock::now() + request.wait);
+    let mut wait = Wait::until(clock::now() + request.wait);
     let mut newcomer = Newcomer::Unknown;
     loop {
-        let last = poll.is_over();
+        let last = wait.is_over();
         let deliveries = connected(|| attempt(request, &mut newcomer, last, results))?;
         if !deliveries.is_empty() || last {
             return Ok(deliveries);
         }
-        poll.pause();
+        let (group, next) = connected(|| next_moment(request))?;
+        wait.pause(Topic::queue(request.queue), group.map(Topic::group), next);
     }
 }
+
+/// The group's id, if it is registered; and when something may be there for it by itself.
+fn next_moment(request: &Request<'_>) -> Result<(Option<i64>, Option<Moment>)> {
+    let found = lookup::for_pop(request.queue, request.group)?;
+    let now = clock::now();
+    Under::new_snapshot(|under| {
+        let timer = found.queue.as_ref().filter(|queue| queue.uses_timers);
+        let timer = timer.and_then(|queue| timer::next(queue.id, under));
+        // What is too young to be delivered has no moment of its own.
+        let delay = found.queue.as_ref().map_or(0, |queue| queue.options.delay());
+        let ripe = (delay > 0).then(|| now + delay.min(LOOK_AGAIN));
+        let due = found.group.as_ref().and_then(|group| {
+            discovery::next_due(group.id, now, under).map(|due| due.max(now + SOON))
+        });
+        let next = [timer, ripe, due].into_iter().flatten().min();
+        Ok((found.group.map(|group| group.id), next))
+    })
+}
+
+/// How often a pop that waits looks for what becomes old enough.
+const LOOK_AGAIN: i64 = SECOND / 10;
+/// Moments come in crowds: no more than so many looks a second for them.
+const SOON: i64 = SECOND / 50;
 
 /// A group that the call finds unregistered.
 enum Newcomer {

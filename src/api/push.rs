@@ -29,6 +29,7 @@ use crate::store::segment::{self, NewSegment};
 use crate::store::snapshot;
 use crate::store::spi::{Under, connected};
 use crate::timing;
+use crate::waiters::{self, Topic};
 
 /// A queue and a partition, by their names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -310,6 +311,7 @@ pub fn find_queue(name: &str) -> Result<Queue> {
 
 /// Push a dead letter again, for its group alone; returns its message id.
 pub fn push_again(queue: &Queue, group: &Group, letter: &Letter) -> i64 {
+    waiters::touch(Topic::queue(&queue.name));
     let xid = snapshot::assign_xid(queue.identity);
     let segment = segment::append(NewSegment {
         queue: queue.id,

@@ -12,6 +12,7 @@ use super::spi::{Arg, Columns, Statement, Under, arg, one_snapshot_per_transacti
 use super::table::{self, From, Index, Place, Table, Value};
 use super::{advisory, decode, receipt, signed, unsigned};
 use crate::error::{Error, Result};
+use crate::waiters::{self, Topic};
 
 /// A cursor with its newest state.
 #[derive(Clone, Debug)]
@@ -232,7 +233,10 @@ pub fn append(at: &Located, state: &Cursor, notice: Notice) {
     let due: Arg = state.due_at().and_then(|moment| arg(At(moment)));
     let announced = match notice {
         Notice::Leased => None,
-        Notice::Ready { xid } => arg(signed(xid)),
+        Notice::Ready { xid } => {
+            waiters::touch(Topic::group(at.group));
+            arg(signed(xid))
+        }
     };
     PROGRESS.insert(&[
         arg(signed(at.id)),

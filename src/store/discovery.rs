@@ -157,6 +157,22 @@ pub fn announced(
     rows.into_iter().map(|row| Hint::new(row, under)).collect()
 }
 
+/// The group's next moment after `now`. It may be one that has been superseded.
+pub fn next_due(group: i64, now: Moment, under: &Under) -> Option<Moment> {
+    let after = [Value::Time(now), Value::Int(i64::MAX)];
+    let read = |row: &Tuple| (row.need::<At>(4).0, row.need(1), row.need(2));
+    let rows = DUE.after(&[Value::Int(group)], &after, None, LOOKED_AT, under, read);
+    let last = rows.last().map(|(at, ..)| *at);
+    let count = rows.len();
+    let stands =
+        |(_, cursor, revision): &(Moment, i64, i64)| cursor::is_newest(*cursor, *revision, under);
+    let found = rows.into_iter().find(stands).map(|(at, ..)| at);
+    found.or(last.filter(|_| count == LOOKED_AT))
+}
+
+/// Superseded moments that a look for the next one passes at most.
+const LOOKED_AT: usize = 32;
+
 /// Moments of the group after `from` that have come by `now`, in order.
 pub fn due(
     group: i64,

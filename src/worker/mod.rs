@@ -13,6 +13,8 @@ use pgrx::prelude::*;
 
 pub use registry::announce;
 
+use crate::waiters;
+
 /// To be called by `_PG_init`: in the postmaster it sets up shared memory and the launcher.
 pub fn register() {
     // SAFETY: a plain global of the process.
@@ -20,6 +22,7 @@ pub fn register() {
         return;
     }
     registry::set_up();
+    waiters::set_up();
     BackgroundWorkerBuilder::new("queen_mq launcher")
         .set_type("queen_mq launcher")
         .set_library("queen_mq")

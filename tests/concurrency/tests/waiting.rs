@@ -1,0 +1,152 @@
+//! A pop that waits is woken by what it waits for, and by nothing is it kept from being cancelled.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use queen_tests::{Ack, Fails, Message, Pop, Push, Session, TestDb, complete, n, numbers};
+
+/// Far more than a wake-up takes on a busy machine, and less than the longest sleep of a waiter.
+const SOON: Duration = Duration::from_millis(1500);
+
+fn pop() -> Pop {
+    Pop::new("q").group("g").mode("all")
+}
+
+/// Wait in `waiter` while `act` happens, which is over after some time; what came, and how long after
+/// the end of `act`.
+async fn woken(
+    waiter: &Session,
+    act: impl Future<Output = Result<()>>,
+) -> Result<(Vec<Message>, Duration)> {
+    let pop = pop().wait("20 s");
+    let waiting = pop.run(waiter);
+    let acting = async {
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        act.await.map(|()| Instant::now())
+    };
+    let (came, acted) = tokio::join!(async { waiting.await.map(|m| (m, Instant::now())) }, acting);
+    let (came, at) = came?;
+    Ok((came, at.saturating_duration_since(acted?)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_push_wakes_at_its_commit() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [ref waiter, ref other] = db.sessions().await?;
+    let mut delays = Vec::new();
+    for round in 0..25 {
+        let (came, delay) = woken(waiter, async {
+            other.run("BEGIN").await?;
+            Push::new("q", n(round)).partition(format!("p{round}")).run(other).await?;
+            // Nothing is to be seen yet; a transaction of others wakes in vain.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            Ok(other.run("COMMIT").await?)
+        })
+        .await?;
+        assert_eq!(numbers(&came), [round]);
+        complete(waiter, &came).await?;
+        delays.push(delay);
+    }
+    delays.sort_unstable();
+    // Looking again now and then, it would be 50 ms.
+    ensure!(delays[12] < Duration::from_millis(30), "{delays:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_do_a_failure_an_ack_an_expiry_a_timer_and_a_seek() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [ref waiter, ref other] = db.sessions().await?;
+    Push::new("q", n(1)).run(other).await?;
+    Push::new("q", n(2)).run(other).await?;
+    let held = pop().one(other).await?;
+    let failing = async {
+        Ack::all(held.lease()?).failed("no").run(other).await?;
+        Ok(())
+    };
+    let (came, delay) = woken(waiter, failing).await?;
+    ensure!(numbers(&came) == [1] && delay < SOON, "{came:?} after {delay:?}");
+
+    let lease = came[0].lease()?;
+    let acking = async {
+        Ack::all(lease).run(other).await?;
+        Ok(())
+    };
+    let (came, delay) = woken(waiter, acking).await?;
+    ensure!(numbers(&came) == [2] && delay < SOON, "{came:?} after {delay:?}");
+    Ack::all(came[0].lease()?).status("retry").run(waiter).await?;
+
+    let short = pop().lease("400 ms").one(other).await?;
+    let began = Instant::now();
+    let came = pop().wait("20 s").run(waiter).await?;
+    ensure!(numbers(&came) == [2] && began.elapsed() < SOON, "{:?}", began.elapsed());
+    Ack::all(short.lease()?).run(other).await.fails_with("QN002")?;
+    complete(waiter, &came).await?;
+
+    let scheduling = async {
+        let sql = "SELECT queen_schedule('q', 'k', '{\"n\": 3}', delay => '300 ms')";
+        Ok(other.run(sql).await?)
+    };
+    let (came, delay) = woken(waiter, scheduling).await?;
+    ensure!(numbers(&came) == [3] && delay < SOON, "{came:?} after {delay:?}");
+    complete(waiter, &came).await?;
+
+    let seeking = async { Ok(other.run("SELECT queen_seek('q', 'g', 'start')").await?) };
+    let (came, delay) = woken(waiter, seeking).await?;
+    ensure!(numbers(&came) == [1] && delay < SOON, "{came:?} after {delay:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prepared_push_is_seen_when_it_commits_and_a_rolled_back_one_never() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [ref waiter, ref other] = db.sessions().await?;
+    let (came, delay) = woken(waiter, async {
+        other.run("BEGIN").await?;
+        Push::new("q", n(1)).run(other).await?;
+        other.run("ROLLBACK").await?;
+        other.run("BEGIN").await?;
+        Push::new("q", n(2)).run(other).await?;
+        other.run(&format!("PREPARE TRANSACTION '{}'", db.name())).await?;
+        Ok(other.run(&format!("COMMIT PREPARED '{}'", db.name())).await?)
+    })
+    .await?;
+    ensure!(numbers(&came) == [2] && delay < Duration::from_secs(8), "{came:?} after {delay:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_can_be_cancelled_ended_and_timed_out() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [ref waiter, ref other] = db.sessions().await?;
+    let began = Instant::now();
+    waiter.run("SET statement_timeout = '200 ms'").await?;
+    pop().wait("20 s").run(waiter).await.fails_with("57014")?;
+    waiter.run("RESET statement_timeout").await?;
+    assert_eq!(pop().wait("200 ms").run(waiter).await?, []);
+    let long = pop().wait("20 s");
+    let cancel = format!("SELECT pg_cancel_backend({})", waiter.pid());
+    let (cancelled, done) = tokio::join!(long.run(waiter), async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        other.run(&cancel).await
+    });
+    done?;
+    cancelled.fails_with("57014")?;
+    let terminate = format!("SELECT pg_terminate_backend({})", waiter.pid());
+    let (ended, done) = tokio::join!(long.run(waiter), async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        other.run(&terminate).await
+    });
+    done?;
+    ended.fails_with("57P01")?;
+    ensure!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    // Whoever waits next is woken all the same.
+    let another = db.session().await?;
+    let (came, delay) = woken(&another, async {
+        Push::new("q", n(1)).run(other).await?;
+        Ok(())
+    })
+    .await?;
+    ensure!(numbers(&came) == [1] && delay < SOON, "{came:?} after {delay:?}");
+    Ok(())
+}
