@@ -28,8 +28,6 @@ pub enum Code {
     UndefinedObject,
     /// QN020: as many messages wait as the queue allows.
     QueueFull,
-    /// 55000
-    ObjectNotInPrerequisiteState,
     /// 22023
     InvalidParameterValue,
     /// 0A000: named by the contract, not built yet.
@@ -52,7 +50,6 @@ impl Code {
             Code::KvPrecondition => b"QN010",
             Code::QueueFull => b"QN020",
             Code::Duplicate => b"23505",
-            Code::ObjectNotInPrerequisiteState => b"55000",
             Code::UndefinedObject => b"42704",
             Code::InvalidParameterValue => b"22023",
             Code::FeatureNotSupported => b"0A000",

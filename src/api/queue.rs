@@ -5,13 +5,13 @@ use pgrx::prelude::*;
 
 use super::args;
 use crate::datum::TextArray;
-use crate::error::{Code, Error, OrRaise, Result};
+use crate::error::{Error, OrRaise, Result};
 use crate::moving;
 use crate::rows::TableIterator;
 use crate::store::clock::{self, DAY};
 use crate::store::queue::{self, Options, Queue};
 use crate::store::spi::{Under, connected};
-use crate::store::{cursor, dead_letter, group, segment};
+use crate::store::{dead_letter, group, segment};
 
 /// No option is longer than this: 100 years of 365 days.
 const LONGEST: i64 = 36_500 * DAY;
@@ -29,7 +29,7 @@ const LONGEST: i64 = 36_500 * DAY;
 /// whatever their state, and once every group has settled them. `max_depth` (none): about how many
 /// messages may wait for the slowest group.
 ///
-/// Errors: 22023 for a malformed argument; 55000 for another `ordering` while leases are live.
+/// Errors: 22023 for a malformed argument; 0A000 for `ordering` 'none', which is not there yet.
 ///
 /// Transaction: takes effect for others when the caller commits. Waits for a transaction that is
 /// changing or creating the same queue.
@@ -131,7 +131,6 @@ fn configure(name: &str, change: Change) -> Result<Queue> {
     queue::find_or_create(name, clock::now())?;
     // Gone again in the meantime: deleted by a transaction that this one waited for.
     let mut queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
-    let ordering = queue.options.ordering().to_owned();
     if change.reset {
         queue.options = Options::default();
     }
@@ -139,9 +138,6 @@ fn configure(name: &str, change: Change) -> Result<Queue> {
     merge(options, change.given.clone());
     for name in &change.unset {
         unset(options, &change.given, name)?;
-    }
-    if queue.options.ordering() != ordering {
-        refuse_while_leased(&queue)?;
     }
     queue::update(&queue);
     Ok(queue)
@@ -251,26 +247,6 @@ fn checked(options: Options) -> Result<Options> {
             "Use 'dead_letter' or 'drop'.",
         )),
     }
-}
-
-/// Ordered and unordered groups hold leases in different ways.
-fn refuse_while_leased(queue: &Queue) -> Result<()> {
-    Under::new_snapshot(|under| {
-        let now = clock::now();
-        for group in group::of_queue(&queue.name, under)? {
-            for located in cursor::of_group(group.id, &group.start, under)? {
-                if located.cursor.live_lease(now, queue.identity.void_before).is_some() {
-                    return Err(Error::new(
-                        Code::ObjectNotInPrerequisiteState,
-                        format!("the ordering of queue \"{}\" can't be changed now", queue.name),
-                    )
-                    .detail(format!("Partition \"{}\" is leased.", located.partition))
-                    .hint("Change it when no lease is live."));
-                }
-            }
-        }
-        Ok(())
-    })
 }
 
 /// Remove `queue`: its log, groups, leases, timers and dead letters. Markers stay. Returns the
