@@ -22,8 +22,8 @@ BEGIN
           AND d.deptype OPERATOR(pg_catalog.=) 'e'
           AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
     LOOP
-        EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
-        EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO @extowner@ WITH GRANT OPTION', f);
+        EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', f);
+        EXECUTE pg_catalog.format('GRANT EXECUTE ON ROUTINE %s TO @extowner@ WITH GRANT OPTION', f);
     END LOOP;
 END
 $$;

@@ -28,6 +28,8 @@ pub enum Code {
     UndefinedObject,
     /// QN020: as many messages wait as the queue allows.
     QueueFull,
+    /// 25001
+    ActiveSqlTransaction,
     /// 22023
     InvalidParameterValue,
     /// 0A000: named by the contract, not built yet.
@@ -51,6 +53,7 @@ impl Code {
             Code::QueueFull => b"QN020",
             Code::Duplicate => b"23505",
             Code::UndefinedObject => b"42704",
+            Code::ActiveSqlTransaction => b"25001",
             Code::InvalidParameterValue => b"22023",
             Code::FeatureNotSupported => b"0A000",
             Code::SerializationFailure => b"40001",

@@ -78,6 +78,8 @@ pgrx::extension_sql_file!(
         api::watch::queen_prometheus,
         api::sweep::queen_sweep,
         api::sweep::queen_worker_start,
+        api::wait::queen_mq::look,
+        "queen_wait",
         api::bundle::queen_tx_commit,
         api::watch::queen_mq::group_figures,
         api::watch::queen_mq::queue_figures,

@@ -19,6 +19,7 @@ use crate::store::queue::{DEAD_LETTER, Queue};
 use crate::store::segment::{Batch, Log, Stored};
 use crate::store::snapshot::{self, Taken};
 use crate::store::spi::Under;
+use crate::store::table::Place;
 use crate::store::{dead_letter, lease_set, receipt};
 
 /// What a pop wants.
@@ -58,6 +59,18 @@ pub enum Tried {
     Locked,
     /// Somebody wrote its next state after our snapshot.
     MovedOn,
+}
+
+/// What a look at one partition found.
+enum Look<'t> {
+    Nothing(Tried),
+    /// The cursor and where it lies, unless it is new; a pop that has found something, and the
+    /// segments it has read.
+    Something {
+        found: Option<(Located, Place)>,
+        pop: Box<Pop<'t>>,
+        segments: HashMap<u64, Stored>,
+    },
 }
 
 /// Taking messages from partitions under one snapshot.
@@ -156,32 +169,71 @@ impl<'a> Taking<'a> {
         Ok(moved_on)
     }
 
-    /// Read without a lock; if there is something, lock, write the next state, deliver.
-    fn try_one(&mut self, partition: &str, taken: &Taken, under: &Under) -> Result<Tried> {
+    /// Whether there is something to take, taking nothing.
+    pub fn peek(&self, under: &Under) -> Result<bool> {
+        let taken = snapshot::describe(under, self.queue.identity);
+        let mut search =
+            Search::open(self.group, self.queue, self.now, &taken, under, self.discovery);
+        let mut is_there = false;
+        while !is_there {
+            let names = search.next()?;
+            if names.is_empty() {
+                break;
+            }
+            for name in names {
+                match self.look(&name, &taken, under)? {
+                    Look::Nothing(tried) => search.resolve(&name, &tried),
+                    Look::Something { .. } => {
+                        is_there = true;
+                        break;
+                    }
+                }
+            }
+        }
+        search.close(false);
+        Ok(is_there)
+    }
+
+    /// Read what a partition has to give, without a lock.
+    fn look<'t>(&self, partition: &str, taken: &'t Taken, under: &Under) -> Result<Look<'t>> {
         let found = cursor::status(self.group.id, &self.group.start, partition, under)?;
         let cursor = match &found {
             Some((located, _)) => located.cursor.clone(),
             None => Cursor::new(self.group.start.clone()),
         };
         if let Readiness::At(_) = cursor.readiness(self.now, self.queue.identity.void_before) {
-            return Ok(Tried::Nothing);
+            return Ok(Look::Nothing(Tried::Nothing));
         }
-        let delay = self.queue.options.delay();
-        let log = Log {
-            queue: self.queue.id,
-            partition,
-            group: self.group.id,
-            since: cursor.since,
-            until: (delay > 0).then(|| self.now.saturating_sub(delay)),
-        };
+        let log = self.log(partition, cursor.since);
         let missing = self.wanted.batch - self.deliveries.len();
         let max_deliveries = self.queue.options.max_deliveries();
         let mut pop = Pop::begin(cursor, &taken.snapshot, missing, max_deliveries);
-        let (mut segments, held_back) = read_log(&mut pop, &log, taken, under);
-        if !pop.found_any() {
-            let nothing = |(segment, xid)| Tried::TooYoung(segment, xid);
-            return Ok(held_back.map_or(Tried::Nothing, nothing));
+        let (segments, held_back) = read_log(&mut pop, &log, taken, under);
+        if pop.found_any() {
+            return Ok(Look::Something { found, pop: Box::new(pop), segments });
         }
+        let too_young = |(segment, xid)| Tried::TooYoung(segment, xid);
+        Ok(Look::Nothing(held_back.map_or(Tried::Nothing, too_young)))
+    }
+
+    fn log<'p>(&self, partition: &'p str, since: Option<Moment>) -> Log<'p> {
+        let delay = self.queue.options.delay();
+        Log {
+            queue: self.queue.id,
+            partition,
+            group: self.group.id,
+            since,
+            until: (delay > 0).then(|| self.now.saturating_sub(delay)),
+        }
+    }
+
+    /// Look; and if there is something, lock, write the next state, deliver.
+    fn try_one(&mut self, partition: &str, taken: &Taken, under: &Under) -> Result<Tried> {
+        let (found, pop, mut segments) = match self.look(partition, taken, under)? {
+            Look::Nothing(tried) => return Ok(tried),
+            Look::Something { found, pop, segments } => (found, pop, segments),
+        };
+        let log = self.log(partition, pop.since());
         let located = match found {
             Some((located, place)) => match cursor::try_lock(&located, place, under)? {
                 Attempt::Locked => located,

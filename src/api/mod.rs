@@ -13,4 +13,5 @@ pub mod register;
 pub mod settle;
 pub mod sweep;
 pub mod timer;
+pub mod wait;
 pub mod watch;

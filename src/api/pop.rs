@@ -17,6 +17,7 @@ use crate::settings;
 use crate::store::clock::{self, Moment, SECOND};
 use crate::store::group::{Patience, QUEUE_MODE};
 use crate::store::lookup::{self, ForPop};
+use crate::store::queue::Queue;
 use crate::store::spi::{Under, connected};
 use crate::store::{discovery, timer};
 use crate::taking::{Delivery, Taking, Wanted};
@@ -127,27 +128,29 @@ fn pop(request: &Request<'_>) -> Result<Vec<Delivery>> {
         if !deliveries.is_empty() || last {
             return Ok(deliveries);
         }
-        let (group, next) = connected(|| next_moment(request))?;
+        let (group, next) = connected(|| {
+            let found = lookup::for_pop(request.queue, request.group)?;
+            let next = Under::new_snapshot(|under| Ok(next_moment(&found, under)))?;
+            Ok((found.group.map(|group| group.id), next))
+        })?;
         wait.pause(Topic::queue(request.queue), group.map(Topic::group), next);
     }
 }
 
-/// The group's id, if it is registered; and when something may be there for it by itself.
-fn next_moment(request: &Request<'_>) -> Result<(Option<i64>, Option<Moment>)> {
-    let found = lookup::for_pop(request.queue, request.group)?;
+/// When something may be there by itself: a timer, what becomes old enough, the end of a lease, a
+/// retry.
+pub fn next_moment(found: &ForPop, under: &Under) -> Option<Moment> {
     let now = clock::now();
-    Under::new_snapshot(|under| {
-        let timer = found.queue.as_ref().filter(|queue| queue.uses_timers);
-        let timer = timer.and_then(|queue| timer::next(queue.id, under));
-        // What is too young to be delivered has no moment of its own.
-        let delay = found.queue.as_ref().map_or(0, |queue| queue.options.delay());
-        let ripe = (delay > 0).then(|| now + delay.min(LOOK_AGAIN));
-        let due = found.group.as_ref().and_then(|group| {
-            discovery::next_due(group.id, now, under).map(|due| due.max(now + SOON))
-        });
-        let next = [timer, ripe, due].into_iter().flatten().min();
-        Ok((found.group.map(|group| group.id), next))
-    })
+    let timer = found.queue.as_ref().filter(|queue| queue.uses_timers);
+    let timer = timer.and_then(|queue| timer::next(queue.id, under));
+    // What is too young to be delivered has no moment of its own.
+    let delay = found.queue.as_ref().map_or(0, |queue| queue.options.delay());
+    let ripe = (delay > 0).then(|| now + delay.min(LOOK_AGAIN));
+    let due = found
+        .group
+        .as_ref()
+        .and_then(|group| discovery::next_due(group.id, now, under).map(|due| due.max(now + SOON)));
+    [timer, ripe, due].into_iter().flatten().min()
 }
 
 /// How often a pop that waits looks for what becomes old enough.
@@ -211,7 +214,7 @@ fn register(
         Newcomer::Prepared(registration) => *registration,
         Newcomer::Settled => return Ok(()),
     };
-    if !last && !registration.has_news(queue, identity)? {
+    if !last && !registration.has_news(queue, identity)? && !is_timer_due(queue)? {
         *newcomer = Newcomer::Prepared(Box::new(registration));
         return Ok(());
     }
@@ -222,6 +225,13 @@ fn register(
         None => *found = lookup::for_pop(request.queue, request.group)?,
     }
     Ok(())
+}
+
+/// Whether a message is due to enter the log.
+fn is_timer_due(queue: Option<&Queue>) -> Result<bool> {
+    let Some(queue) = queue.filter(|queue| queue.uses_timers) else { return Ok(false) };
+    let next = Under::new_snapshot(|under| Ok(timer::next(queue.id, under)))?;
+    Ok(next.is_some_and(|next| next <= clock::now()))
 }
 
 /// How often one look is taken anew because somebody was faster.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use chrono::{DateTime, TimeDelta, Utc};
 use queen_tests::{Fails, Message, Pop, Push, Session, TestDb, drain, n, numbers};
 use serde_json::{Value, json};
@@ -67,6 +67,30 @@ async fn a_timer_fires_at_its_time_and_a_past_one_at_once_q61() -> Result<()> {
     assert_eq!((&second.payload, &second.transaction_id), (&n(1), &made_up));
     assert!(second.created_at >= deliver_at, "{second:?} came before {deliver_at}");
     assert_eq!(pending(&session).await?, 0);
+    Ok(())
+}
+
+/// Also one that is the first of its group.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pop_that_waits_gets_a_timer_at_its_time_q61() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let session = db.session().await?;
+    session.run("SELECT queen_subscribe('q', 'registered', 'all')").await?;
+    for pop in [
+        Pop::new("q").group("registered"),
+        Pop::new("q").group("first").mode("all"),
+        Pop::new("q").group("first, from now on"),
+        Pop::new("q"),
+    ] {
+        session.run("SELECT queen_purge(queue) FROM queen_queues").await?;
+        let row = schedule(&session, "k", 1, "delay => '400 milliseconds'").await?;
+        let pop = pop.wait("5 seconds");
+        let came = pop.one(&session).await?;
+        let waited = came.expires_at()? - TimeDelta::seconds(60) - row.get::<_, DateTime<Utc>>(2);
+        ensure!(waited >= TimeDelta::zero(), "it came too early, by {waited}: {pop:?}");
+        // Generous: the machine may be busy.
+        ensure!(waited < TimeDelta::seconds(2), "it came {waited} after its time: {pop:?}");
+    }
     Ok(())
 }
 

@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use queen_tests::{Ack, Fails, Message, Pop, Push, Session, TestDb, complete, n, numbers};
+use queen_tests::{
+    Ack, Fails, Message, Pop, Push, Session, TestDb, complete, eventually, n, numbers,
+};
+use tokio_postgres::SimpleQueryMessage;
 
 /// Far more than a wake-up takes on a busy machine, and less than the longest sleep of a waiter.
 const SOON: Duration = Duration::from_millis(1500);
@@ -148,5 +151,72 @@ async fn a_wait_can_be_cancelled_ended_and_timed_out() -> Result<()> {
     })
     .await?;
     ensure!(numbers(&came) == [1] && delay < SOON, "{came:?} after {delay:?}");
+    Ok(())
+}
+
+/// CALL queen_wait: what it says, and how it looks from outside while it waits.
+async fn call(session: &Session, timeout: &str) -> Result<bool, tokio_postgres::Error> {
+    let sql = format!("CALL queen_wait('q', 'g', '{timeout}')");
+    let messages = session.simple_query(&sql).await?;
+    Ok(messages.iter().any(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0) == Some("t"),
+        _ => false,
+    }))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queen_wait_holds_nothing_while_it_waits() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [ref waiter, ref other] = db.sessions().await?;
+    let began = Instant::now();
+    assert!(!call(waiter, "200 ms").await?);
+    ensure!(began.elapsed() >= Duration::from_millis(200), "{:?}", began.elapsed());
+    // It registers the group, as a pop does.
+    assert_eq!(other.count("SELECT count(*) FROM queen_groups").await?, 1);
+
+    let (ready, looked) = tokio::join!(call(waiter, "20 s"), async {
+        let sql = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE pid = {} AND state = 'active'
+             AND backend_xmin IS NULL AND backend_xid IS NULL AND wait_event = 'Extension'",
+            waiter.pid()
+        );
+        eventually("quiet wait", Duration::from_secs(10), async || {
+            Ok((other.count(&sql).await? == 1).then_some(()))
+        })
+        .await?;
+        Push::new("q", n(1)).run(other).await?;
+        Ok::<_, anyhow::Error>(Instant::now())
+    });
+    let pushed = looked?;
+    assert!(ready?);
+    ensure!(pushed.elapsed() < SOON, "{:?}", pushed.elapsed());
+    // It takes nothing, and says so again at once.
+    assert!(call(waiter, "0").await?);
+    assert_eq!(numbers(&pop().run(waiter).await?), [1]);
+    assert!(!call(waiter, "0").await?);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queen_wait_is_for_itself_and_can_be_cancelled() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [ref waiter, ref other] = db.sessions().await?;
+    waiter.run("BEGIN").await?;
+    call(waiter, "1 s").await.fails_with("25001")?;
+    waiter.run("ROLLBACK").await?;
+    call(waiter, "61 min").await.fails_with("22023")?;
+    call(waiter, "-1 s").await.fails_with("22023")?;
+    waiter.run("SET queen_mq.auto_create = off").await?;
+    call(waiter, "1 s").await.fails_with("42704")?;
+    waiter.run("RESET queen_mq.auto_create; SET statement_timeout = '200 ms'").await?;
+    call(waiter, "20 s").await.fails_with("57014")?;
+    waiter.run("RESET statement_timeout").await?;
+    // A timer, and a lease that runs out.
+    other.run("SELECT queen_schedule('q', 'k', '{\"n\": 1}', delay => '300 ms')").await?;
+    assert!(call(waiter, "20 s").await?);
+    pop().lease("300 ms").one(other).await?;
+    let began = Instant::now();
+    assert!(call(waiter, "20 s").await?);
+    ensure!(began.elapsed() < SOON, "{:?}", began.elapsed());
     Ok(())
 }

@@ -1,0 +1,216 @@
+//! `queen_wait`: wait for something to pop, outside of any transaction.
+//!
+//! The procedure itself looks at nothing: each look is a call of `queen_mq.look`, which has the
+//! rights and the search_path that it needs, in a transaction that is committed before the sleep.
+
+use std::ffi::CStr;
+
+use pgrx::datum::Interval;
+use pgrx::prelude::*;
+use pgrx::{direct_function_call, pg_sys};
+
+use super::args;
+use super::register::{Mode, Registration};
+use crate::datum::ResultContext;
+use crate::error::{Code, Error, OrRaise, Result};
+use crate::settings;
+use crate::store::clock::{self, HOUR, Moment};
+use crate::store::group::Patience;
+use crate::store::lookup::{self, ForPop};
+use crate::store::spi::{Under, connected};
+use crate::store::timer;
+use crate::taking::{Taking, Wanted};
+use crate::wait::Wait;
+use crate::waiters::Topic;
+
+/// What a look found, as `queen_mq.look` returns it.
+struct Look {
+    is_ready: bool,
+    /// The group's id.
+    group: Option<i64>,
+    /// When something may be there by itself.
+    next: Option<Moment>,
+}
+
+impl Look {
+    fn to_array(&self) -> Vec<i64> {
+        vec![i64::from(self.is_ready), self.group.unwrap_or(0), self.next.unwrap_or(Moment::MAX)]
+    }
+
+    fn from_array(array: &[i64]) -> Option<Self> {
+        let [is_ready, group, next] = *array else { return None };
+        Some(Self {
+            is_ready: is_ready != 0,
+            group: (group != 0).then_some(group),
+            next: (next != Moment::MAX).then_some(next),
+        })
+    }
+}
+
+/// Beside the tables.
+#[pg_schema]
+pub mod queen_mq {
+    use super::*;
+
+    /// Behind queen_wait: register the group ('' is queue mode) if it is not, and look whether there is
+    /// something for it. Takes nothing.
+    #[pg_extern(security_definer, requires = ["tables"])]
+    #[search_path(pg_catalog, pg_temp)]
+    fn look(queue: &str, consumer_group: &str) -> Vec<i64> {
+        connected(|| look_for(queue, consumer_group)).or_raise().to_array()
+    }
+}
+
+fn look_for(queue_name: &str, group_name: &str) -> Result<Look> {
+    let mut found = lookup::for_pop(queue_name, group_name)?;
+    if found.queue.is_none() && !settings::auto_create() {
+        return Err(Error::no_such_queue(queue_name));
+    }
+    if found.group.is_none() {
+        register(queue_name, group_name, &mut found)?;
+    }
+    let (queue, group) = match (&found.queue, &found.group) {
+        (Some(queue), Some(group)) => (queue, group),
+        (_, group) => {
+            let group = group.as_ref().map(|group| group.id);
+            return Ok(Look { is_ready: false, group, next: None });
+        }
+    };
+    Under::new_snapshot(|under| {
+        let is_due = queue.uses_timers
+            && timer::next(queue.id, under).is_some_and(|next| next <= clock::now());
+        let wanted =
+            Wanted { batch: 1, partition: None, partitions: 1, lease_time: None, auto_ack: false };
+        let take = Taking::new(&wanted, queue, group, &found.discovery, ResultContext::here());
+        let is_ready = is_due || take.peek(under)?;
+        let next = super::pop::next_moment(&found, under);
+        Ok(Look { is_ready, group: Some(group.id), next })
+    })
+}
+
+fn register(queue: &str, group: &str, found: &mut ForPop) -> Result<()> {
+    let new =
+        Registration::prepare(group, found.queue.as_ref(), Mode::New, None, found.identity()?)?;
+    match new.write(queue, group, Patience::PassBy) {
+        Some((group, discovery)) => (found.group, found.discovery) = (Some(group), discovery),
+        None => *found = lookup::for_pop(queue, group)?,
+    }
+    Ok(())
+}
+
+pgrx::extension_sql!(
+    "CREATE PROCEDURE queen_wait(queue text, consumer_group text, timeout interval,
+                                 INOUT ready boolean DEFAULT NULL)
+     LANGUAGE c AS 'MODULE_PATHNAME', 'queen_wait';",
+    name = "queen_wait",
+    requires = [queen_mq::look]
+);
+
+/// The calling convention of `queen_wait`.
+#[unsafe(no_mangle)]
+pub extern "C" fn pg_finfo_queen_wait() -> &'static pg_sys::Pg_finfo_record {
+    const RECORD: pg_sys::Pg_finfo_record = pg_sys::Pg_finfo_record { api_version: 1 };
+    &RECORD
+}
+
+/// Wait until there is something for `consumer_group` (NULL: queue mode) to pop from `queue`, up to
+/// `timeout` (0 to 1 hour). `ready` comes back true if there is, false at the timeout. The group is
+/// registered, as a pop does it. While it waits, the session holds no snapshot and no lock.
+///
+/// Errors: 25001 in a transaction block, or where else a procedure can't commit; 22023; 42704 for an
+/// unknown queue when `queen_mq.auto_create` is off.
+///
+/// Transaction: commits, and begins another, each time before it sleeps.
+///
+/// # Safety
+/// Called by PostgreSQL, as a procedure with the arguments above.
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn queen_wait(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    // SAFETY: the arguments have the types of the declaration above.
+    let (queue, group, timeout) = unsafe {
+        (
+            pgrx::pg_getarg::<String>(fcinfo, 0),
+            pgrx::pg_getarg::<String>(fcinfo, 1),
+            pgrx::pg_getarg::<Interval>(fcinfo, 2),
+        )
+    };
+    let is_ready = (|| {
+        let queue = args::name("queue", queue.as_deref())?;
+        let group = args::group(group.as_deref())?;
+        let timeout = args::required("timeout", timeout)?;
+        let timeout = args::length("timeout", timeout, 0, HOUR, "0 to 1 hour")?;
+        // SAFETY: the call's own record.
+        if unsafe { is_atomic(fcinfo) } {
+            return Err(in_transaction());
+        }
+        Ok(wait(queue, group, timeout))
+    })()
+    .or_raise();
+    // SAFETY: one column, as declared; the row is formed after the description that PostgreSQL has
+    // for this call.
+    unsafe {
+        let mut shape = std::ptr::null_mut();
+        pg_sys::get_call_result_type(fcinfo, std::ptr::null_mut(), &mut shape);
+        let shape = pg_sys::BlessTupleDesc(shape);
+        let (mut value, mut is_null) = (pg_sys::Datum::from(is_ready), false);
+        let row = pg_sys::heap_form_tuple(shape, &mut value, &mut is_null);
+        pg_sys::HeapTupleHeaderGetDatum((*row).t_data)
+    }
+}
+
+/// # Safety
+/// The record of a call.
+unsafe fn is_atomic(fcinfo: pg_sys::FunctionCallInfo) -> bool {
+    // SAFETY: CALL passes a CallContext; anything else is no CALL.
+    unsafe {
+        let context = (*fcinfo).context;
+        context.is_null()
+            || !pgrx::is_a(context, pg_sys::NodeTag::T_CallContext)
+            || (*context.cast::<pg_sys::CallContext>()).atomic
+    }
+}
+
+fn in_transaction() -> Error {
+    Error::new(Code::ActiveSqlTransaction, "queen_wait can't run inside a transaction block")
+        .detail("It commits before it waits, so that it holds nothing meanwhile.")
+        .hint("CALL it by itself; inside of a transaction, use queen_pop with wait.")
+}
+
+fn wait(queue: &str, group: &str, timeout: i64) -> bool {
+    let mut wait = Wait::until(clock::now().saturating_add(timeout));
+    loop {
+        let is_last = wait.is_over();
+        let look = look_and_commit(queue, group);
+        if look.is_ready || is_last {
+            return look.is_ready;
+        }
+        wait.pause(Topic::queue(queue), look.group.map(Topic::group), look.next);
+    }
+}
+
+const LOOK: &CStr = c"queen_mq.look(pg_catalog.text,pg_catalog.text)";
+
+/// One look, in a transaction that is over when this returns: the next one has no snapshot yet.
+fn look_and_commit(queue: &str, group: &str) -> Look {
+    // SAFETY: a non-atomic SPI connection may commit. The function is found by its name and has the
+    // signature that is asked for; its array is read before the transaction ends.
+    unsafe {
+        pg_sys::SPI_connect_ext(pg_sys::SPI_OPT_NONATOMIC as i32);
+        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        let name = pg_sys::Datum::from(LOOK.as_ptr());
+        let function = direct_function_call::<pg_sys::Oid>(pg_sys::regprocedurein, &[Some(name)]);
+        let (queue, group) = (queue.into_datum(), group.into_datum());
+        let found = pg_sys::OidFunctionCall2Coll(
+            function.unwrap_or(pg_sys::InvalidOid),
+            pg_sys::InvalidOid,
+            queue.unwrap_or(pg_sys::Datum::null()),
+            group.unwrap_or(pg_sys::Datum::null()),
+        );
+        let look = Vec::<i64>::from_datum(found, false).and_then(|array| Look::from_array(&array));
+        pg_sys::PopActiveSnapshot();
+        pg_sys::SPI_commit();
+        pg_sys::SPI_finish();
+        look.unwrap_or_else(|| Error::corrupt("a look came back in another shape").raise())
+    }
+}
