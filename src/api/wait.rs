@@ -191,6 +191,25 @@ fn wait(queue: &str, group: &str, timeout: i64) -> bool {
 
 const LOOK: &CStr = c"queen_mq.look(pg_catalog.text,pg_catalog.text)";
 
+/// `queen_mq.look`, found whether or not the caller may look into that schema: who may call the
+/// procedure may have it do its work.
+fn function_look() -> pg_sys::Oid {
+    let name = pg_sys::Datum::from(LOOK.as_ptr());
+    let (mut user, mut context) = (pg_sys::InvalidOid, 0);
+    // SAFETY: a look-up by name and nothing else is done as the superuser; an ERROR in it ends the
+    // transaction, which puts the user back as well.
+    let found = unsafe {
+        pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
+        let superuser = pg_sys::Oid::from(pg_sys::BOOTSTRAP_SUPERUSERID);
+        let local = context | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32;
+        pg_sys::SetUserIdAndSecContext(superuser, local);
+        let found = direct_function_call::<pg_sys::Oid>(pg_sys::regprocedurein, &[Some(name)]);
+        pg_sys::SetUserIdAndSecContext(user, context);
+        found
+    };
+    found.unwrap_or(pg_sys::InvalidOid)
+}
+
 /// One look, in a transaction that is over when this returns: the next one has no snapshot yet.
 fn look_and_commit(queue: &str, group: &str) -> Look {
     // SAFETY: a non-atomic SPI connection may commit. The function is found by its name and has the
@@ -198,11 +217,10 @@ fn look_and_commit(queue: &str, group: &str) -> Look {
     unsafe {
         pg_sys::SPI_connect_ext(pg_sys::SPI_OPT_NONATOMIC as i32);
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-        let name = pg_sys::Datum::from(LOOK.as_ptr());
-        let function = direct_function_call::<pg_sys::Oid>(pg_sys::regprocedurein, &[Some(name)]);
+        let function = function_look();
         let (queue, group) = (queue.into_datum(), group.into_datum());
         let found = pg_sys::OidFunctionCall2Coll(
-            function.unwrap_or(pg_sys::InvalidOid),
+            function,
             pg_sys::InvalidOid,
             queue.unwrap_or(pg_sys::Datum::null()),
             group.unwrap_or(pg_sys::Datum::null()),

@@ -44,6 +44,12 @@ GRANT EXECUTE ON FUNCTION queen_push TO test_stranger;
 SET ROLE test_stranger;
 SELECT status FROM queen_push('rights', '3');
 SELECT queen_pop('rights');
+-- A procedure runs with the caller's rights, and all the same needs no others.
+CALL queen_wait('rights', 'waiting', '0 s');
+SET ROLE test_owner;
+GRANT EXECUTE ON PROCEDURE queen_wait TO test_stranger;
+SET ROLE test_stranger;
+CALL queen_wait('rights', 'waiting', '0 s');
 
 -- All goes with the extension.
 SET ROLE test_owner;

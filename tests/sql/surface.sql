@@ -7,7 +7,7 @@ SELECT classid, objid FROM pg_depend
 WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
   AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'queen_mq');
 
-SELECT p.proname || '(' || pg_get_function_arguments(p.oid) || ') -> ' || pg_get_function_result(p.oid)
+SELECT p.proname || '(' || pg_get_function_arguments(p.oid) || ')' || coalesce(' -> ' || pg_get_function_result(p.oid), ' procedure')
 FROM pg_proc p JOIN member ON classid = 'pg_proc'::regclass AND objid = p.oid
 WHERE p.pronamespace = 'public'::regnamespace ORDER BY p.proname COLLATE "C", p.oid;
 
@@ -24,7 +24,8 @@ SELECT pg_describe_object(classid, objid, 0) FROM member
 WHERE obj_description(objid, CASE classid WHEN 'pg_proc'::regclass THEN 'pg_proc' ELSE 'pg_class' END) IS NULL
   AND (classid = 'pg_proc'::regclass OR objid IN (SELECT oid FROM pg_class WHERE relkind IN ('r', 'v'))) ORDER BY 1;
 
--- Public functions that would run with the caller's rights or search path:
+-- Public routines that would run with the caller's rights or search path (a procedure that commits can
+-- have neither of its own; this one calls a function that has):
 SELECT p.oid::regprocedure FROM pg_proc p JOIN member ON classid = 'pg_proc'::regclass AND objid = p.oid
 WHERE p.pronamespace = 'public'::regnamespace
   AND NOT (p.prosecdef AND p.proconfig @> ARRAY['search_path=pg_catalog, pg_temp']) ORDER BY 1;
