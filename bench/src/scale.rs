@@ -25,6 +25,8 @@ pub struct Scale {
     pub big_backlog: u64,
     /// Cycles of scenario 11 at batch 1; a tenth of it at batch 100.
     pub wal_cycles: u64,
+    /// How long scenario 12 pushes.
+    pub wakeup_seconds: u64,
 }
 
 impl Scale {
@@ -42,6 +44,7 @@ impl Scale {
             with_snapshot: Duration::from_secs(6),
             big_backlog: 500_000,
             wal_cycles: 500,
+            wakeup_seconds: 3,
         }
     }
 
@@ -59,6 +62,7 @@ impl Scale {
             with_snapshot: Duration::from_secs(45),
             big_backlog: 10_000_000,
             wal_cycles: 5_000,
+            wakeup_seconds: 15,
         }
     }
 }

@@ -8,6 +8,7 @@ mod push;
 mod segments;
 mod sessions;
 mod snapshot;
+mod wakeups;
 mod wal;
 
 use anyhow::{Result, bail};
@@ -15,7 +16,7 @@ use anyhow::{Result, bail};
 use crate::lab::Lab;
 use crate::outcome::Outcome;
 
-pub const ALL: std::ops::RangeInclusive<u8> = 1..=11;
+pub const ALL: std::ops::RangeInclusive<u8> = 1..=12;
 
 /// Runs one scenario in databases of its own.
 pub async fn run(lab: &Lab, number: u8) -> Result<Outcome> {
@@ -31,6 +32,7 @@ pub async fn run(lab: &Lab, number: u8) -> Result<Outcome> {
         9 => segments::run(lab).await,
         10 => backlog::run(lab).await,
         11 => wal::run(lab).await,
+        12 => wakeups::run(lab).await,
         _ => bail!("there is no scenario {number}"),
     }
 }

@@ -6,6 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use tokio_postgres::config::{Config, Host};
@@ -85,6 +87,20 @@ impl Cluster {
     /// Stop it as a crash would: no checkpoint, no goodbye.
     pub fn crash(&self) -> Result<()> {
         run(tool("pg_ctl")?.args(["stop", "-w", "-s", "-m", "immediate", "-D"]).arg(self.data()))
+    }
+
+    /// Kill its first process, which the others notice and follow; wait until they have.
+    pub fn kill(&self) -> Result<()> {
+        let file = self.data().join("postmaster.pid");
+        let pid = fs::read_to_string(&file)?.lines().next().unwrap_or_default().to_owned();
+        run(Command::new("kill").args(["-9", &pid]))?;
+        let began = Instant::now();
+        // The new one refuses to start while one of the old processes is there.
+        while let Err(refused) = self.start() {
+            ensure!(began.elapsed() < Duration::from_secs(20), "{refused:#}");
+            sleep(Duration::from_millis(100));
+        }
+        Ok(())
     }
 
     /// Stop it as an administrator would, in time.

@@ -168,11 +168,15 @@ async fn it_comes_back_however_it_ended() -> Result<()> {
     worker(&session).await?;
     session.run(EXPIRED).await?;
     counts(&session, MARKERS, 0).await?;
-    // And as the server itself ends: without a checkpoint.
+    // And as the server itself ends: without a checkpoint, or without a word to its processes.
     cluster.crash()?;
     cluster.start()?;
+    worker(&db.session().await?).await?;
+    cluster.kill()?;
     let session = db.session().await?;
     worker(&session).await?;
+    session.run(EXPIRED).await?;
+    counts(&session, MARKERS, 0).await?;
     Ok(())
 }
 
@@ -247,6 +251,17 @@ async fn without_preload_it_is_started_by_hand() -> Result<()> {
     counts(&session, MARKERS, 0).await?;
     let again = session.row("SELECT queen_worker_start()", &[]).await?.get::<_, bool>(0);
     assert!(!again);
+    // A pop that waits looks again at least ten times a second.
+    let other = db.session().await?;
+    let pop = Pop::new("q").group("g").mode("all").wait("20 s");
+    let (came, pushed) = tokio::join!(pop.run(&session), async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        Push::new("q", n(1)).run(&other).await?;
+        Ok::<_, anyhow::Error>(Instant::now())
+    });
+    assert_eq!(numbers(&came?), [1]);
+    let late = pushed?.elapsed();
+    ensure!(late < Duration::from_millis(500), "{late:?}");
     session.run("DROP EXTENSION queen_mq").await?;
     no_worker(&session).await
 }
