@@ -64,13 +64,16 @@ pub enum Tried {
 /// What a look at one partition found.
 enum Look<'t> {
     Nothing(Tried),
-    /// The cursor and where it lies, unless it is new; a pop that has found something, and the
-    /// segments it has read.
-    Something {
-        found: Option<(Located, Place)>,
-        pop: Box<Pop<'t>>,
-        segments: HashMap<u64, Stored>,
-    },
+    Something(Box<Something<'t>>),
+}
+
+/// A pop that has found something.
+struct Something<'t> {
+    /// The cursor and where it lies, unless it is new.
+    found: Option<(Located, Place)>,
+    pop: Pop<'t>,
+    /// The segments it has read.
+    segments: HashMap<u64, Stored>,
 }
 
 /// Taking messages from partitions under one snapshot.
@@ -210,7 +213,7 @@ impl<'a> Taking<'a> {
         let mut pop = Pop::begin(cursor, &taken.snapshot, missing, max_deliveries);
         let (segments, held_back) = read_log(&mut pop, &log, taken, under);
         if pop.found_any() {
-            return Ok(Look::Something { found, pop: Box::new(pop), segments });
+            return Ok(Look::Something(Box::new(Something { found, pop, segments })));
         }
         let too_young = |(segment, xid)| Tried::TooYoung(segment, xid);
         Ok(Look::Nothing(held_back.map_or(Tried::Nothing, too_young)))
@@ -229,10 +232,11 @@ impl<'a> Taking<'a> {
 
     /// Look; and if there is something, lock, write the next state, deliver.
     fn try_one(&mut self, partition: &str, taken: &Taken, under: &Under) -> Result<Tried> {
-        let (found, pop, mut segments) = match self.look(partition, taken, under)? {
+        let something = match self.look(partition, taken, under)? {
             Look::Nothing(tried) => return Ok(tried),
-            Look::Something { found, pop, segments } => (found, pop, segments),
+            Look::Something(something) => something,
         };
+        let Something { found, pop, mut segments } = *something;
         let log = self.log(partition, pop.since());
         let located = match found {
             Some((located, place)) => match cursor::try_lock(&located, place, under)? {
