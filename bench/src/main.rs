@@ -33,7 +33,7 @@ use crate::scale::Scale;
 #[derive(Parser)]
 #[command(about = "Measures queen_mq beside pgmq and a FOR UPDATE SKIP LOCKED table")]
 struct Options {
-    /// Small sizes and short times: about 2 minutes instead of 10
+    /// Small sizes and short times: about 2 minutes instead of 12
     #[arg(long)]
     quick: bool,
     /// Only these scenarios, by their numbers: 4,9
@@ -42,6 +42,9 @@ struct Options {
     /// How long scenario 7 holds the snapshot
     #[arg(long, value_name = "SECONDS")]
     snapshot_seconds: Option<u64>,
+    /// How long scenario 13 keeps its steady rate
+    #[arg(long, value_name = "SECONDS")]
+    steady_seconds: Option<u64>,
     /// Superuser of a server that preloads queen_mq and allows 300 connections or more
     #[arg(long, env = "QUEEN_TEST_URL", hide_env_values = true)]
     url: String,
@@ -55,6 +58,9 @@ impl Options {
         let mut scale = if self.quick { Scale::quick() } else { Scale::full() };
         if let Some(seconds) = self.snapshot_seconds {
             scale.with_snapshot = Duration::from_secs(seconds);
+        }
+        if let Some(seconds) = self.steady_seconds {
+            scale.steady = Duration::from_secs(seconds);
         }
         scale
     }

@@ -120,8 +120,9 @@ pub struct Outcome {
     pub method: String,
     pub samples: Vec<Sample>,
     pub checks: Vec<Check>,
-    /// Axis of the lines below.
+    /// Axes of the lines below.
     pub x_axis: &'static str,
+    pub y_axis: &'static str,
     pub lines: Vec<Line>,
 }
 
@@ -134,6 +135,7 @@ impl Outcome {
             samples: Vec::new(),
             checks: Vec::new(),
             x_axis: "",
+            y_axis: "messages/s",
             lines: Vec::new(),
         }
     }

@@ -95,7 +95,7 @@ fn draw_lines(area: &Area, outcome: &Outcome) -> Result<(), Box<dyn std::error::
         .configure_mesh()
         .max_light_lines(0)
         .x_desc(outcome.x_axis)
-        .y_desc("messages/s")
+        .y_desc(outcome.y_axis)
         .x_label_formatter(&|x| format!("{x}"))
         .y_label_formatter(&|y| format!("{y:.0}"))
         .draw()?;

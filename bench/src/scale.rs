@@ -27,6 +27,8 @@ pub struct Scale {
     pub wal_cycles: u64,
     /// How long scenario 12 pushes.
     pub wakeup_seconds: u64,
+    /// How long scenario 13 goes on.
+    pub steady: Duration,
 }
 
 impl Scale {
@@ -45,10 +47,11 @@ impl Scale {
             big_backlog: 500_000,
             wal_cycles: 500,
             wakeup_seconds: 3,
+            steady: Duration::from_secs(10),
         }
     }
 
-    /// About 10 minutes.
+    /// About 12 minutes.
     pub fn full() -> Self {
         Self {
             rounds: 3,
@@ -63,6 +66,7 @@ impl Scale {
             big_backlog: 10_000_000,
             wal_cycles: 5_000,
             wakeup_seconds: 15,
+            steady: Duration::from_secs(120),
         }
     }
 }

@@ -8,6 +8,7 @@ mod push;
 mod segments;
 mod sessions;
 mod snapshot;
+mod steady;
 mod wakeups;
 mod wal;
 
@@ -16,7 +17,7 @@ use anyhow::{Result, bail};
 use crate::lab::Lab;
 use crate::outcome::Outcome;
 
-pub const ALL: std::ops::RangeInclusive<u8> = 1..=12;
+pub const ALL: std::ops::RangeInclusive<u8> = 1..=13;
 
 /// Runs one scenario in databases of its own.
 pub async fn run(lab: &Lab, number: u8) -> Result<Outcome> {
@@ -33,6 +34,7 @@ pub async fn run(lab: &Lab, number: u8) -> Result<Outcome> {
         10 => backlog::run(lab).await,
         11 => wal::run(lab).await,
         12 => wakeups::run(lab).await,
+        13 => steady::run(lab).await,
         _ => bail!("there is no scenario {number}"),
     }
 }
