@@ -16,7 +16,8 @@ pub struct Wait {
 }
 
 const FIRST_PAUSE_MS: i64 = 5;
-const LONGEST_PAUSE_MS: i64 = 100;
+/// With what a pop takes, less than a tenth of a second.
+const LONGEST_PAUSE_MS: i64 = 80;
 /// Even who is woken looks again after this: what was prepared commits in silence.
 const LONGEST_SLEEP: i64 = 5 * SECOND;
 
