@@ -66,6 +66,8 @@ CREATE TABLE queen_mq.segment (
     only_group bigint
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05,
         toast_tuple_target = 8160);
+-- It has no primary key, and a publication for all tables is not to forbid its deletions.
+ALTER TABLE queen_mq.segment REPLICA IDENTITY FULL;
 COMMENT ON TABLE queen_mq.segment IS 'The log of messages: one row for each push and partition, never updated';
 -- Reads one partition in order.
 CREATE INDEX segment_in_order ON queen_mq.segment (queue_id, partition, id) INCLUDE (n);

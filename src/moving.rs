@@ -61,7 +61,10 @@ pub fn seek_partition(queue: &Queue, group: &Group, partition: &str, mode: Mode)
     Under::new_snapshot(|under| {
         let last_drawn = segment::last_drawn_id(under);
         let taken = snapshot::describe(under, queue.identity);
-        for located in cursor::locate(locked, under)? {
+        for mut located in cursor::locate(locked, under)? {
+            if located.revision == 0 {
+                located.cursor = Cursor::new(group.start.clone());
+            }
             let rows = segment::rows(queue.id, partition, under);
             let start = start_in(&rows, mode, last_drawn, &taken);
             let (mut moved, revoked) = located.cursor.moved_to(start);
@@ -117,6 +120,7 @@ pub fn purge(queue: &Queue) -> Result<i64> {
     Under::new_snapshot(|under| {
         let taken = snapshot::describe(under, queue.identity);
         let mut count = Count::take(queue.id, &taken, None, under)?;
+        count.need_newest()?;
         let located = cursor::locate(locked, under)?;
         for group in &groups {
             let settled: i64 = located
@@ -124,8 +128,8 @@ pub fn purge(queue: &Queue) -> Result<i64> {
                 .filter(|located| located.group == group.id)
                 .map(|located| located.cursor.settled)
                 .sum();
-            // Nothing is pending any more.
-            group::set_baseline(group.id, count.arrived() - settled);
+            // Nothing is pending any more; what this transaction has pushed will never be counted.
+            group::set_baseline(group.id, count.tally.messages as i64 - settled);
         }
         for located in &located {
             let revoked = located.cursor.revoked();

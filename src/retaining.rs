@@ -46,6 +46,9 @@ pub fn step(queue: &Queue) -> Result<Step> {
             return Ok(Step::default());
         }
         let mut groups = group::of_queue(&queue.name, under)?;
+        if !groups.iter().all(group::try_hold) {
+            return Ok(Step::default());
+        }
         groups.iter_mut().for_each(|group| settle_baseline(&count, group, under));
         let snapshot = &taken.snapshot;
         Retaining { ages, groups, snapshot, under }.run(&mut count)

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 use queen_engine::discovery::Discovery;
+use queen_engine::tally::Arrived;
 
 use crate::error::Result;
 use crate::store::clock::Moment;
@@ -155,8 +156,14 @@ impl<'a> Search<'a> {
 
     /// Read on in each source.
     fn look_further(&mut self) {
-        let found = [self.read_segments(), self.read_announcements(), self.read_moments()];
-        self.exhausted = found.iter().all(|rows| *rows < self.chunk);
+        let segments = self.read_segments();
+        let announced = self.read_announcements();
+        self.exhausted = segments < self.chunk && announced < self.chunk;
+        // Not while announcements are left: what followed one may have a moment that is passed
+        // here, and hide it.
+        if announced < self.chunk {
+            self.exhausted &= self.read_moments() < self.chunk;
+        }
         self.chunk = LARGEST_CHUNK.min(self.chunk * 2);
     }
 
@@ -164,7 +171,7 @@ impl<'a> Search<'a> {
     fn read_segments(&mut self) -> usize {
         let Self { state, queue, taken, under, chunk, now, delay, .. } = self;
         let snapshot = &taken.snapshot;
-        // With a delay, what is too young is not passed, and nothing after it.
+        // With a delay, what is too young is not passed.
         let is_ready = |row: &News| row.created_at.saturating_add(*delay) <= *now;
         // Most of them have pushed nothing, being consumers.
         let mut leap = Leap { pusher: None, clear_below: 0 };
@@ -197,16 +204,27 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        let (xid, key) = &self.segments_at;
-        let rows = news(*queue, *xid, key, false, *chunk, under);
+        let at = &mut self.segments_at;
+        let rows = news(*queue, at.0, &at.1, false, *chunk, under);
         let full = rows.len() == *chunk;
-        let mut count = 0;
-        for News { segment, .. } in rows.into_iter().take_while(is_ready) {
-            self.segments_at = (segment.xid, segment.key.clone());
-            state.pass_segment(segment.xid, segment.key.0, segment.key.1, snapshot);
-            count += 1;
+        // What a long transaction pushed at its end is younger than what others pushed after its
+        // beginning: it is left behind, and holds nothing up.
+        let ready = rows.iter().rposition(is_ready).map_or(0, |last| last + 1);
+        let mut left = None;
+        for row in rows.into_iter().take(ready) {
+            let young = !is_ready(&row);
+            let News { segment: Arrived { xid, key, .. }, .. } = row;
+            if young && left != Some(xid) {
+                let passed = if at.0 == xid { at.1.clone() } else { Default::default() };
+                state.segments.leave_behind(xid, passed, snapshot);
+                left = Some(xid);
+            }
+            *at = (xid, key.clone());
+            if left != Some(xid) {
+                state.pass_segment(xid, key.0, key.1, snapshot);
+            }
         }
-        if full { count } else { 0 }
+        if full { ready } else { 0 }
     }
 
     fn read_announcements(&mut self) -> usize {

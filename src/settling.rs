@@ -19,7 +19,6 @@ use crate::store::identity::Identity;
 use crate::store::lookup::{self, ForSettle};
 use crate::store::queue::{DEAD_LETTER, Options};
 use crate::store::segment::Log;
-use crate::store::snapshot;
 use crate::store::spi::Under;
 use crate::store::{lease_set, receipt};
 
@@ -311,10 +310,7 @@ impl Locked {
     }
 
     fn write_cursor(&self, held: &Held, cursor: &Cursor) {
-        let notice = match cursor.leases.is_empty() {
-            true => Notice::Ready { xid: snapshot::assign_xid(self.identity) },
-            false => Notice::Leased,
-        };
+        let notice = Notice::of(&held.located, cursor, self.identity);
         cursor::append(&held.located, cursor, notice);
     }
 

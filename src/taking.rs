@@ -282,10 +282,7 @@ impl<'a> Taking<'a> {
     }
 
     fn write(&self, located: &Located, popped: &Popped) {
-        let notice = match popped.cursor.leases.is_empty() {
-            true => Notice::Ready { xid: snapshot::assign_xid(self.queue.identity) },
-            false => Notice::Leased,
-        };
+        let notice = Notice::of(located, &popped.cursor, self.queue.identity);
         cursor::append(located, &popped.cursor, notice);
         for (lease, trace) in &popped.ended {
             receipt::insert(located.id, *lease, trace, self.now);

@@ -121,6 +121,11 @@ impl Count {
         self.tally.removed_bytes = self.tally.bytes;
     }
 
+    /// In REPEATABLE READ somebody may have counted on since the snapshot: an error then.
+    pub fn need_newest(&self) -> Result<()> {
+        tally::need_newest(self.queue, self.revision)
+    }
+
     /// Write the count, as the one who leads.
     pub fn write(&self) {
         tally::append(self.queue, self.revision, &self.tally);

@@ -87,10 +87,12 @@ pub fn deliver_due(queue: &Queue, limit: usize) -> Result<usize> {
     // One whose transaction_id somebody is pushing at this moment is left for later: a pop waits
     // for nobody.
     let has_window = queue.options.dedup_window() > 0;
-    let mut due = timer::hold_due(queue.id, now, limit);
-    due.retain(|due| {
-        !has_window || !admission::is_busy(queue.id, &due.partition, &due.transaction_id)
-    });
+    let mut due = Vec::new();
+    for held in timer::hold_due(queue.id, now, limit) {
+        if !has_window || !admission::is_busy(queue.id, &held.partition, &held.transaction_id)? {
+            due.push(held);
+        }
+    }
     if due.is_empty() {
         return Ok(0);
     }

@@ -77,6 +77,7 @@ pub fn renumber(queue: i64, partition: &str, ids: &[&str], messages: &[i64]) {
     RENUMBER.run(&[arg(queue), arg(partition), arg(ids.to_vec()), arg(messages.to_vec())]);
 }
 
+static ADMISSIONS: Table = Table(c"admission");
 static REMEMBERED: Index = Index { table: Table(c"admission"), name: c"admission_once" };
 
 /// The message of a transaction_id that was admitted after `since`.
@@ -87,7 +88,15 @@ pub fn find(queue: i64, partition: &str, id: &str, since: Moment) -> Result<Opti
     Ok(found.filter(|(_, at)| *at > since).map(|(message, _)| message))
 }
 
-/// Whether a transaction that has not ended is pushing this transaction_id.
-pub fn is_busy(queue: i64, partition: &str, id: &str) -> bool {
-    REMEMBERED.is_busy(&[Value::Int(queue), Value::Text(partition), Value::Text(id)])
+/// Whether a transaction that has not ended is pushing this transaction_id; to push a duplicate is
+/// to lock its row. If not, it is locked by the caller now.
+pub fn is_busy(queue: i64, partition: &str, id: &str) -> Result<bool> {
+    let key = [Value::Int(queue), Value::Text(partition), Value::Text(id)];
+    if REMEMBERED.is_busy(&key) {
+        return Ok(true);
+    }
+    Under::latest_snapshot(|under| {
+        let place = REMEMBERED.end(&key, From::Start, under, Tuple::place);
+        Ok(place.is_some_and(|place| !ADMISSIONS.lock(place, false, under)))
+    })
 }

@@ -8,9 +8,10 @@ use queen_engine::codec::encode;
 use queen_engine::cursor::{Cursor, Start};
 
 use super::clock::{self, At};
+use super::identity::Identity;
 use super::spi::{Arg, Columns, Statement, Under, arg, one_snapshot_per_transaction};
 use super::table::{self, From, Index, Place, Table, Value};
-use super::{advisory, decode, receipt, signed, unsigned};
+use super::{advisory, decode, receipt, signed, snapshot, unsigned};
 use crate::error::{Error, Result};
 use crate::waiters::{self, Topic};
 
@@ -21,6 +22,8 @@ pub struct Located {
     pub group: i64,
     pub partition: String,
     pub revision: i64,
+    /// The current transaction has written this revision, or may have.
+    pub is_own: bool,
     pub cursor: Cursor,
 }
 
@@ -41,17 +44,18 @@ pub fn status(
     let key = [Value::Int(group), Value::Text(partition)];
     let found = BY_PARTITION.end(&key, From::Start, under, |row| (row.need(1), row.place()));
     let Some((id, place)) = found else { return Ok(None) };
-    let (revision, cursor) = newest(id, start, under)?;
+    let (revision, is_own, cursor) = newest(id, start, under)?;
     let partition = partition.to_owned();
-    Ok(Some((Located { id: unsigned(id), group, partition, revision, cursor }, place)))
+    Ok(Some((Located { id: unsigned(id), group, partition, revision, is_own, cursor }, place)))
 }
 
-/// The newest revision of a cursor and its state; 0 and the start where there is none.
-fn newest(id: i64, start: &Start, under: &Under) -> Result<(i64, Cursor)> {
-    let read = |row: &_| (need_revision(row), state(row, 6, start));
+/// The newest revision of a cursor, whether it is the current transaction's, and the state; 0 and
+/// the start where there is none.
+fn newest(id: i64, start: &Start, under: &Under) -> Result<(i64, bool, Cursor)> {
+    let read = |row: &table::Tuple| (need_revision(row), row.is_own(), state(row, 6, start));
     match REVISIONS.end(&[Value::Int(id)], From::End, under, read) {
-        Some((revision, cursor)) => Ok((revision, cursor?)),
-        None => Ok((0, Cursor::new(start.clone()))),
+        Some((revision, is_own, cursor)) => Ok((revision, is_own, cursor?)),
+        None => Ok((0, false, Cursor::new(start.clone()))),
     }
 }
 
@@ -134,7 +138,7 @@ pub fn try_create(group: i64, partition: &str) -> Result<Option<Located>> {
     let id = insert(group, partition);
     let partition = partition.to_owned();
     let cursor = Cursor::default();
-    Ok(Some(Located { id, group, partition, revision: 0, cursor }))
+    Ok(Some(Located { id, group, partition, revision: 0, is_own: false, cursor }))
 }
 
 /// See that the cursor exists, waiting for a transaction that is creating it.
@@ -208,11 +212,11 @@ fn exists_by_id(key: &[Value<'_>]) -> Result<bool> {
 pub fn locate(locked: Vec<(u64, i64, String)>, under: &Under) -> Result<Vec<Located>> {
     let mut located = Vec::with_capacity(locked.len());
     for (id, group, partition) in locked {
-        let (revision, cursor) = newest(signed(id), &Start::default(), under)?;
+        let (revision, is_own, cursor) = newest(signed(id), &Start::default(), under)?;
         if one_snapshot_per_transaction() && latest_revision(id)? != revision {
             return Err(stale());
         }
-        located.push(Located { id, group, partition, revision, cursor });
+        located.push(Located { id, group, partition, revision, is_own, cursor });
     }
     Ok(located)
 }
@@ -225,6 +229,18 @@ pub enum Notice {
     /// Ready, or waiting for a retry: announced under this transaction id. A retry is announced
     /// too, since its moment may have passed before the transaction commits.
     Ready { xid: u64 },
+}
+
+impl Notice {
+    /// Of `state`, which follows `at`. What is leased is announced all the same where it hides an
+    /// announcement of this transaction: its deadline may have passed before the commit, and others
+    /// have passed such moments by then.
+    pub fn of(at: &Located, state: &Cursor, identity: Identity) -> Self {
+        match state.leases.is_empty() || at.is_own {
+            true => Self::Ready { xid: snapshot::assign_xid(identity) },
+            false => Self::Leased,
+        }
+    }
 }
 
 /// Write `state` as the revision after that of `at`, which is the newest and whose lock the caller
@@ -286,6 +302,7 @@ pub fn of_group(group: i64, start: &Start, under: &Under) -> Result<Vec<Located>
                 group,
                 partition: row.need(2),
                 revision: row.get(3).unwrap_or(0),
+                is_own: true,
                 cursor: state(&row, 4, start)?,
             })
         })

@@ -147,6 +147,19 @@ pub fn move_to(group: i64, start: &Start, initial: i64, baseline: Option<i64>) {
     MOVE.run(&[arg(group), arg(encode(start)), arg(initial), baseline.and_then(arg)]);
 }
 
+static HOLD: Statement = Statement::new(
+    "SELECT FROM queen_mq.consumer_group WHERE id = $1 AND start = $2 AND initial = $3
+         AND baseline IS NOT DISTINCT FROM $4 FOR NO KEY UPDATE SKIP LOCKED",
+    &[pg_sys::INT8OID, pg_sys::BYTEAOID, pg_sys::INT8OID, pg_sys::INT8OID],
+);
+
+/// Keep the group from being moved, to the end of the transaction. False if somebody is at it, or
+/// has moved it since it was read. Never waits.
+pub fn try_hold(group: &Group) -> bool {
+    let (start, baseline) = (arg(encode(&group.start)), group.baseline.and_then(arg));
+    HOLD.run(&[arg(group.id), start, arg(group.initial), baseline]).first().is_some()
+}
+
 static SET_BASELINE: Statement = Statement::new(
     "UPDATE queen_mq.consumer_group SET baseline = $2 WHERE id = $1",
     &[pg_sys::INT8OID, pg_sys::INT8OID],

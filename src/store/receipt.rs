@@ -19,12 +19,13 @@ static RECEIPTS: Table = Table(c"receipt");
 static BY_LEASE: Index = Index { table: Table(c"receipt"), name: c"receipt_once" };
 
 // Leases are given in the order of their ids. The lower bound keeps the scan away from the end of
-// the index where rows die; what is older on a cursor that went quiet is the sweep's.
+// the index where rows die; what is older on a cursor that went quiet is the sweep's, and so is what
+// a sweep is deleting.
 static PRUNE: Statement = Statement::new(
     "DELETE FROM queen_mq.receipt WHERE ctid = ANY (ARRAY(
          SELECT ctid FROM queen_mq.receipt
          WHERE cursor_id = $1 AND lease_id >= $2 AND lease_id < $3 AND ended_at < $4
-         ORDER BY lease_id LIMIT 128))",
+         ORDER BY lease_id LIMIT 128 FOR UPDATE SKIP LOCKED))",
     &[pg_sys::INT8OID, pg_sys::UUIDOID, pg_sys::UUIDOID, pg_sys::TIMESTAMPTZOID],
 );
 

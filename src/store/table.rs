@@ -68,6 +68,21 @@ impl Tuple {
         Place(unsafe { (*self.slot).tts_tid })
     }
 
+    /// Whether the current transaction has written the row.
+    pub fn is_own(&self) -> bool {
+        let mut is_null = false;
+        // SAFETY: the slot holds a row of a table, which has this column. The slot's function is
+        // called behind a guard, as pgrx calls PostgreSQL's own: an ERROR in it unwinds.
+        unsafe {
+            let Some(read) = (*(*self.slot).tts_ops).getsysattr else { return true };
+            let writer = pg_sys::ffi::pg_guard_ffi_boundary(|| {
+                read(self.slot, pg_sys::MinTransactionIdAttributeNumber, &mut is_null)
+            });
+            let writer = pg_sys::TransactionId::from(writer.value() as u32);
+            pg_sys::TransactionIdIsCurrentTransactionId(writer)
+        }
+    }
+
     /// Bytes that a varlena column takes where it is stored.
     pub fn stored_size(&self, column: usize) -> u64 {
         // SAFETY: the column is a varlena.

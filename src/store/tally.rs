@@ -7,7 +7,7 @@ use queen_engine::tally::Tally;
 use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
 use super::table::{From, Index, Table, Tuple, Value};
 use super::{advisory, decode};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 static TALLIES: Table = Table(c"tally");
 static NEWEST: Index = Index { table: Table(c"tally"), name: c"tally_newest" };
@@ -39,6 +39,14 @@ pub fn lead(queue: i64) {
 
 fn is_newest(queue: i64, revision: i64) -> Result<bool> {
     Under::latest_snapshot(|under| Ok(newest(queue, under)?.0 == revision))
+}
+
+/// An error where somebody has counted on from `revision`, which a new snapshot would show.
+pub fn need_newest(queue: i64, revision: i64) -> Result<()> {
+    match is_newest(queue, revision)? {
+        true => Ok(()),
+        false => Err(Error::conflict("The count of this queue")),
+    }
 }
 
 static PRUNE: Statement = Statement::new(

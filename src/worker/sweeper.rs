@@ -158,6 +158,12 @@ fn tell(what: &str, error: &CaughtError) {
         PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE
         | PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE
         | PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED => (),
+        // The extension is being dropped, which the next round sees.
+        PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE
+        | PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT
+        | PgSqlErrorCode::ERRCODE_INVALID_SCHEMA_NAME => {
+            log!("queen_mq worker, {what}: {}", report.message());
+        }
         _ => warning!("queen_mq worker, {what}: {}", report.message()),
     }
 }

@@ -56,6 +56,13 @@ impl<K: Ord + Default + Clone> Stream<K> {
         }
     }
 
+    /// What comes after `key` in a transaction that has ended is left for later, as if it ran yet.
+    pub fn leave_behind(&mut self, xid: u64, key: K, snapshot: &Snapshot) {
+        if snapshot.own != Some(xid) {
+            self.holes.entry(xid).or_insert(key);
+        }
+    }
+
     /// Whether a row was passed.
     pub fn has_passed(&self, xid: u64, key: &K) -> bool {
         match self.holes.get(&xid) {
@@ -176,6 +183,20 @@ mod tests {
         assert_eq!((stream.xid, stream.finished(&second)), (7, vec![(5, 3)]));
         stream.finish(5, &second);
         assert_eq!(stream.finished(&second), []);
+    }
+
+    #[test]
+    fn what_is_left_behind_is_read_later() {
+        let mut stream = Stream::<u64>::default();
+        let all = snapshot(&[], 10, None);
+        stream.pass(5, 1, &all);
+        stream.leave_behind(5, 1, &all);
+        stream.pass(7, 3, &all);
+        assert_eq!((stream.xid, stream.finished(&all)), (7, vec![(5, 1)]));
+        assert!(stream.has_passed(5, &1) && !stream.has_passed(5, &2));
+        stream.pass(5, 2, &all);
+        stream.finish(5, &all);
+        assert_eq!((stream.xid, stream.key, stream.finished(&all)), (7, 3, vec![]));
     }
 
     #[test]

@@ -326,3 +326,24 @@ async fn an_open_sweep_holds_nobody_up() -> Result<()> {
     assert_eq!(other.count(sql).await?, 4);
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_publication_of_all_tables_forbids_no_deletion() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let session = db.session().await?;
+    session.run("CREATE PUBLICATION everything FOR ALL TABLES").await?;
+    for number in 0..3 {
+        Push::new("q", n(number)).id(number.to_string()).run(&session).await?;
+    }
+    let pop = Pop::new("q").group("g").mode("all").auto_ack();
+    assert_eq!(numbers(&pop.run(&session).await?), [0]);
+    session.run("SELECT queen_configure('q', retention => '1 us')").await?;
+    session.run("SELECT queen_sweep(1000)").await?;
+    assert_eq!(session.count("SELECT count(*) FROM queen_messages").await?, 0);
+    session.run("SELECT queen_configure('q', unset => '{retention}')").await?;
+    Push::new("q", n(4)).run(&session).await?;
+    assert_eq!(session.count("SELECT queen_purge('q')").await?, 1);
+    session.run("SELECT queen_delete_queue('q')").await?;
+    assert_eq!(session.count("SELECT count(*) FROM queen_mq.segment").await?, 0);
+    Ok(())
+}

@@ -257,3 +257,56 @@ async fn transactions_that_end_in_any_order_lose_nothing() -> Result<()> {
     assert_eq!((came.len(), distinct), (wanted.len(), wanted));
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_taken_and_run_out_behind_an_own_ack_is_found_again() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [ref long, ref other] = db.sessions().await?;
+    for number in 0..3 {
+        Push::new("q", n(number)).run(long).await?;
+    }
+    let first = pop().lease("1 h").run(long).await?;
+    // Its deadline has passed before anybody can see it, and others have looked meanwhile.
+    long.run("BEGIN").await?;
+    complete(long, &first).await?;
+    let second = pop().lease("300 ms").run(long).await?;
+    assert_eq!(numbers(&second), [1]);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    for number in 100..160 {
+        Push::new("q", n(number)).partition(format!("p{number}")).run(other).await?;
+    }
+    // The first group writes how far it has looked, the second session keeps it in mind.
+    let came = pop().batch(60).partitions(60).lease("1 h").run(other).await?;
+    assert_eq!(came.len(), 60);
+    assert!(pop().run(other).await?.is_empty());
+    long.run("COMMIT").await?;
+    let again = pop().run(other).await?;
+    assert_eq!(numbers(&again), [1]);
+    assert_eq!(again[0].delivery_attempt, 2);
+    Ok(())
+}
+
+/// With a delay, what a long transaction pushed last is younger than what came after its beginning.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_it_pushed_late_holds_back_nothing_older() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [ref long, ref other] = db.sessions().await?;
+    other.run("SELECT queen_configure('q', delay => '2 s')").await?;
+    other.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
+    long.run("BEGIN; SELECT txid_current()").await?;
+    Push::new("q", n(1)).partition("early").run(other).await?;
+    tokio::time::sleep(Duration::from_millis(2100)).await;
+    for number in 2..5 {
+        Push::new("q", n(number)).partition(format!("late{number}")).run(long).await?;
+    }
+    long.run("COMMIT").await?;
+    let committed = std::time::Instant::now();
+    assert_eq!(numbers(&pop().run(other).await?), [1]);
+    assert!(pop().run(other).await?.is_empty());
+    ensure!(committed.elapsed() < Duration::from_secs(2), "too late to tell");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let mut came = numbers(&pop().batch(9).partitions(9).run(other).await?);
+    came.sort_unstable();
+    assert_eq!(came, [2, 3, 4]);
+    Ok(())
+}

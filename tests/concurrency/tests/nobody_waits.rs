@@ -249,3 +249,24 @@ async fn an_open_push_of_the_id_that_a_due_timer_has() -> Result<()> {
     assert_eq!(numbers(&came), [1]);
     complete(&other, &came).await
 }
+
+/// Nor is that of a duplicate waited for, which has locked what is remembered of the id.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_push_of_a_duplicate_of_what_a_due_timer_has() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let (open, other) = sessions(&db).await?;
+    Push::new("shared", n(1)).id("twin").run(&other).await?;
+    complete(&other, &[pop_all("shared").one(&other).await?]).await?;
+    let schedule = "SELECT queen_schedule('shared', 'k', '{\"n\": 2}', delay => '0', \
+                    transaction_id => 'twin')";
+    other.run(schedule).await?;
+    open.run("BEGIN").await?;
+    Push::new("shared", n(3)).id("twin").run(&open).await?;
+    assert!(pop_all("shared").run(&other).await?.is_empty());
+    other.run("SELECT queen_sweep()").await?;
+    open.run("COMMIT").await?;
+    // Remembered: the timer is a duplicate, and goes.
+    assert!(pop_all("shared").run(&other).await?.is_empty());
+    assert_eq!(other.count("SELECT count(*) FROM queen_timers").await?, 0);
+    Ok(())
+}

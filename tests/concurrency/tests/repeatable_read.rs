@@ -1,6 +1,7 @@
 //! In REPEATABLE READ a conflict is a 40001, never a stale answer.
 
 use std::slice;
+use std::time::Duration;
 
 use anyhow::Result;
 use queen_tests::{
@@ -160,5 +161,21 @@ async fn a_lease_given_after_the_snapshot_is_a_conflict() -> Result<()> {
         frozen.run("ROLLBACK TO s").await?;
     }
     frozen.run("ROLLBACK").await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_behind_a_count_is_a_conflict() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [ref session, ref other] = db.sessions().await?;
+    session.run("SELECT queen_configure('q', max_depth => 1000000)").await?;
+    session.run("SELECT queen_push('q', '1') FROM generate_series(1, 400)").await?;
+    begin(session).await?;
+    // The depth is counted anew, and kept, once it is older than a second.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    Push::new("q", n(400)).run(other).await?;
+    session.run("SELECT queen_purge('q')").await.fails_with("40001")?;
+    session.run("ROLLBACK").await?;
+    assert_eq!(session.count("SELECT queen_purge('q')").await?, 401);
     Ok(())
 }
