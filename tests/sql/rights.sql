@@ -44,6 +44,16 @@ GRANT EXECUTE ON FUNCTION queen_push TO test_stranger;
 SET ROLE test_stranger;
 SELECT status FROM queen_push('rights', '3');
 SELECT queen_pop('rights');
+-- A view that calls a function needs that right as well.
+SET ROLE test_owner;
+GRANT SELECT ON queen_messages, queen_groups TO test_stranger;
+SET ROLE test_stranger;
+SELECT payload FROM queen_messages ORDER BY message_id;
+SELECT queue FROM queen_groups;
+SET ROLE test_owner;
+GRANT EXECUTE ON FUNCTION queen_mq.group_figures TO test_stranger;
+SET ROLE test_stranger;
+SELECT queue FROM queen_groups;
 -- A procedure runs with the caller's rights, and all the same needs no others.
 CALL queen_wait('rights', 'waiting', '0 s');
 SET ROLE test_owner;
