@@ -44,7 +44,7 @@ impl Task {
             Task::Markers => "markers",
             Task::Messages => "messages",
             Task::Pass(place) => PASSES[place].task,
-            Task::Orphans => "cursor_states",
+            Task::Orphans => "removed_queues",
         }
     }
 

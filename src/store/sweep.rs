@@ -92,14 +92,15 @@ pub static PASSES: [Pass; 5] = [
          WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
            AND (q.id IS NULL OR t.admitted_at <= $3 - coalesce(q.dedup_window, '1 hour'))"
     ),
-    // A newer revision says what there is.
+    // A newer revision says what there is; the cursor may be gone.
     pass!(
         "progress",
         "progress",
         0,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND $3 IS NOT NULL
-           AND EXISTS (SELECT FROM queen_mq.progress n
-                       WHERE n.cursor_id = t.cursor_id AND n.revision > t.revision)"
+           AND (EXISTS (SELECT FROM queen_mq.progress n
+                        WHERE n.cursor_id = t.cursor_id AND n.revision > t.revision)
+                OR NOT EXISTS (SELECT FROM queen_mq.cursor c WHERE c.id = t.cursor_id))"
     ),
     pass!(
         "receipts",
@@ -132,15 +133,25 @@ pub static PASSES: [Pass; 5] = [
     ),
 ];
 
+// From one queue's first message to that of the next, so that it costs by the queues. A message is
+// there before its queue is for nobody: whoever creates a queue and pushes commits both at once.
 static ORPHANS: Statement = Statement::new(
-    "DELETE FROM queen_mq.progress WHERE ctid = ANY (ARRAY(
-         SELECT p.ctid FROM queen_mq.progress p
-         WHERE NOT EXISTS (SELECT FROM queen_mq.cursor c WHERE c.id = p.cursor_id)
-         ORDER BY p.cursor_id LIMIT $1 FOR UPDATE SKIP LOCKED))",
+    "WITH RECURSIVE used (id) AS (
+         (SELECT queue_id FROM queen_mq.segment ORDER BY queue_id LIMIT 1)
+         UNION ALL
+         SELECT (SELECT s.queue_id FROM queen_mq.segment s
+                 WHERE s.queue_id > used.id ORDER BY s.queue_id LIMIT 1)
+         FROM used WHERE used.id IS NOT NULL),
+     gone AS MATERIALIZED (
+         SELECT id FROM used
+         WHERE id IS NOT NULL AND NOT EXISTS (SELECT FROM queen_mq.queue q WHERE q.id = used.id))
+     DELETE FROM queen_mq.segment WHERE ctid = ANY (ARRAY(
+         SELECT t.ctid FROM gone JOIN queen_mq.segment t ON t.queue_id = gone.id
+         LIMIT $1 FOR UPDATE OF t SKIP LOCKED))",
     &[pg_sys::INT8OID],
 );
 
-/// The states of cursors that are gone. To be called when some have been removed.
+/// Messages of queues that are gone: of transactions that had pushed before, and committed after.
 pub fn orphans() -> Step {
     let removed = ORPHANS.run(&[arg(ROWS)]).affected();
     Step { removed: removed as u64, goes_on: removed as i64 == ROWS }

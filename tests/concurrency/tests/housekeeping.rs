@@ -347,3 +347,22 @@ async fn a_publication_of_all_tables_forbids_no_deletion() -> Result<()> {
     assert_eq!(session.count("SELECT count(*) FROM queen_mq.segment").await?, 0);
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_pushed_into_a_queue_that_goes_goes_too() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [ref late, ref other] = db.sessions().await?;
+    let pop = Pop::new("q").group("g").mode("all").auto_ack();
+    Push::new("q", n(1)).run(other).await?;
+    assert_eq!(numbers(&pop.run(other).await?), [1]);
+    late.run("BEGIN").await?;
+    Push::new("q", n(2)).run(late).await?;
+    other.run("SELECT queen_delete_queue('q')").await?;
+    late.run("COMMIT").await?;
+    // The next one of this name does not have it.
+    Push::new("q", n(3)).run(other).await?;
+    assert_eq!(numbers(&pop.run(other).await?), [3]);
+    other.run("SELECT queen_sweep(1000)").await?;
+    assert_eq!(other.count("SELECT count(*) FROM queen_mq.segment").await?, 1);
+    Ok(())
+}
