@@ -108,16 +108,19 @@ pub static PASSES: [Pass; 5] = [
         HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at < $3"
     ),
-    // A lease lasts 12 hours, and longer only if it is extended: those that are live stay.
+    // Once nothing is held, or waits, in any of its partitions. Where somebody always holds something,
+    // by age: a lease lasts 12 hours, and longer only if it is extended.
     pass!(
         "lease_sets",
         "lease_set",
-        13 * HOUR,
+        HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.created_at < $3
            AND NOT EXISTS (SELECT FROM unnest(t.cursor_ids) AS held(id)
                            CROSS JOIN LATERAL (SELECT due_at FROM queen_mq.progress
                                WHERE cursor_id = held.id ORDER BY revision DESC LIMIT 1) AS p
-                           WHERE p.due_at > $3)"
+                           WHERE p.due_at > CASE WHEN t.created_at < $3 - interval '12 hours'
+                                            THEN $3 - interval '12 hours'
+                                            ELSE '-infinity' END)"
     ),
     // Cursors of groups that are gone, once nobody is to be told of their leases any more.
     pass!(

@@ -366,3 +366,25 @@ async fn what_is_pushed_into_a_queue_that_goes_goes_too() -> Result<()> {
     assert_eq!(other.count("SELECT count(*) FROM queen_mq.segment").await?, 1);
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_over_several_partitions_is_forgotten_once_nothing_is_held() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let session = db.session().await?;
+    let sets = "SELECT count(*) FROM queen_mq.lease_set";
+    for number in [1, 2] {
+        Push::new("q", n(number)).partition(format!("p{number}")).run(&session).await?;
+    }
+    let pop = Pop::new("q").group("g").mode("all").batch(2).partitions(2);
+    let came = pop.run(&session).await?;
+    assert_eq!((came.len(), came[0].lease_id), (2, came[1].lease_id));
+    session
+        .run("UPDATE queen_mq.lease_set SET created_at = created_at - interval '2 hours'")
+        .await?;
+    session.run("SELECT queen_sweep(1000)").await?;
+    assert_eq!(session.count(sets).await?, 1);
+    complete(&session, &came).await?;
+    session.run("SELECT queen_sweep(1000)").await?;
+    assert_eq!(session.count(sets).await?, 0);
+    Ok(())
+}
