@@ -29,8 +29,6 @@ CREATE TABLE queen_mq.queue (
     system_identifier bigint NOT NULL,
     xid_offset bigint NOT NULL,
     restored_at timestamptz,
-    -- A message was scheduled once: pops look whether one is due.
-    uses_timers boolean NOT NULL,
     -- Options; NULL is the default.
     lease_time interval,
     retry_limit int,
@@ -99,8 +97,6 @@ CREATE TABLE queen_mq.consumer_group (
     -- counted, those that have arrived in the queue and are not for the group, or are gone.
     initial bigint NOT NULL,
     baseline bigint,
-    -- NULL: as the queue has it.
-    ordering text,
     CONSTRAINT consumer_group_once UNIQUE (queue, name)
 );
 COMMENT ON TABLE queen_mq.consumer_group IS 'Consumer groups and where each began to read; the empty name is queue mode';

@@ -1,6 +1,8 @@
 //! Moving groups along the log by hand: seek, purge, unsubscribe. Whoever holds a lease there
 //! loses it, and is told so (QN002).
 
+use std::collections::HashMap;
+
 use queen_engine::cursor::{Cursor, Start};
 use queen_engine::lease::LeaseId;
 use queen_engine::receipt::Receipt;
@@ -21,13 +23,13 @@ use crate::tallying::Count;
 pub fn seek(queue: &Queue, group: &Group, mode: Mode) -> Result<usize> {
     // Partitions nobody has read get a cursor, whose announcement lets them be found again.
     for partition in Under::new_snapshot(|under| Ok(segment::partitions(queue.id, under)))? {
-        cursor::create(group.id, &partition)?;
+        cursor::create(queue.id, group.id, &partition)?;
     }
     let locked = cursor::lock(&cursors_of(&[group.id])?)?;
     Under::new_snapshot(|under| {
         let last_drawn = segment::last_drawn_id(under);
         let taken = snapshot::describe(under, queue.identity);
-        let located = cursor::locate(locked, under)?;
+        let located = cursor::locate(locked, |_| &group.start, under)?;
         let beginning = Beginning::of(mode, Some(queue.id), last_drawn, &taken, under);
         let settled: i64 = located.iter().map(|located| located.cursor.settled).sum();
         match beginning.messages {
@@ -53,7 +55,7 @@ pub fn seek_partition(queue: &Queue, group: &Group, partition: &str, mode: Mode)
     if !is_there {
         return Ok(0);
     }
-    cursor::create(group.id, partition)?;
+    cursor::create(queue.id, group.id, partition)?;
     let id = Under::new_snapshot(|under| {
         Ok(cursor::status(group.id, &group.start, partition, under)?.map(|(found, _)| found.id))
     })?;
@@ -61,10 +63,7 @@ pub fn seek_partition(queue: &Queue, group: &Group, partition: &str, mode: Mode)
     Under::new_snapshot(|under| {
         let last_drawn = segment::last_drawn_id(under);
         let taken = snapshot::describe(under, queue.identity);
-        for mut located in cursor::locate(locked, under)? {
-            if located.revision == 0 {
-                located.cursor = Cursor::new(group.start.clone());
-            }
+        for located in cursor::locate(locked, |_| &group.start, under)? {
             let rows = segment::rows(queue.id, partition, under);
             let start = start_in(&rows, mode, last_drawn, &taken);
             let (mut moved, revoked) = located.cursor.moved_to(start);
@@ -97,7 +96,7 @@ fn unsettled(cursor: &Cursor, rows: &[Row]) -> i64 {
 /// Remove the group. Whoever holds a lease of it has lost it.
 pub fn unsubscribe(queue: Option<&Queue>, group: &Group) -> Result<()> {
     let locked = cursor::lock(&cursors_of(&[group.id])?)?;
-    let located = Under::new_snapshot(|under| cursor::locate(locked, under))?;
+    let located = Under::new_snapshot(|under| cursor::locate(locked, |_| &group.start, under))?;
     for located in located.iter().filter(|located| !located.cursor.leases.is_empty()) {
         let revoked = located.cursor.revoked();
         let cursor = Cursor { leases: Vec::new(), ..located.cursor.clone() };
@@ -113,15 +112,19 @@ pub fn unsubscribe(queue: Option<&Queue>, group: &Group) -> Result<()> {
 
 /// Remove every visible message of the queue; returns how many.
 pub fn purge(queue: &Queue) -> Result<i64> {
+    // Before the cursors: who has counted, and not ended, may settle something yet.
+    tally::lead(queue.id);
+    // Those who read a partition for the first time have nothing yet that could be locked.
+    cursor::prevent_all(queue.id);
     let groups = Under::new_snapshot(|under| group::of_queue(&queue.name, under))?;
     let locked =
         cursor::lock(&cursors_of(&groups.iter().map(|group| group.id).collect::<Vec<_>>())?)?;
-    tally::lead(queue.id);
     Under::new_snapshot(|under| {
         let taken = snapshot::describe(under, queue.identity);
         let mut count = Count::take(queue.id, &taken, None, under)?;
         count.need_newest()?;
-        let located = cursor::locate(locked, under)?;
+        let starts: HashMap<i64, &Start> = groups.iter().map(|g| (g.id, &g.start)).collect();
+        let located = cursor::locate(locked, |group| starts[&group], under)?;
         for group in &groups {
             let settled: i64 = located
                 .iter()

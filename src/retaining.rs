@@ -14,10 +14,9 @@ use queen_engine::message::Spans;
 use crate::error::Result;
 use crate::store::clock::{self, Moment};
 use crate::store::cursor::{self, Attempt, Located, Notice};
-use crate::store::discovery::{News, news};
 use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
-use crate::store::segment;
+use crate::store::segment::{self, News, news};
 use crate::store::snapshot;
 use crate::store::spi::Under;
 use crate::store::sweep::Step;
@@ -35,9 +34,14 @@ pub fn step(queue: &Queue) -> Result<Step> {
         let mut count = Count::take(queue.id, &taken, Some(10 * STEP), under)?;
         let now = clock::now();
         let ages = Ages { queue, now };
-        let is_due =
-            segment::oldest(queue.id, count.tally.floor, under).is_some_and(|at| ages.is_due(at));
-        if !is_due || !count.is_complete() {
+        let mut groups = group::of_queue(&queue.name, under)?;
+        let oldest = segment::oldest(queue.id, count.tally.floor, under);
+        let is_due = oldest.is_some_and(|at| match groups.is_empty() {
+            true => ages.is_over(at),
+            false => ages.is_due(at),
+        });
+        let is_new = groups.iter().any(|group| group.baseline.is_none());
+        if !(is_due || is_new) || !count.is_complete() {
             let goes_on = !count.is_complete();
             count.keep(if goes_on { 1 } else { WORTH_WRITING })?;
             return Ok(Step { removed: 0, goes_on });
@@ -45,7 +49,6 @@ pub fn step(queue: &Queue) -> Result<Step> {
         if !tally::try_lead(queue.id, count.revision())? {
             return Ok(Step::default());
         }
-        let mut groups = group::of_queue(&queue.name, under)?;
         if !groups.iter().all(group::try_hold) {
             return Ok(Step::default());
         }
@@ -106,6 +109,7 @@ struct Reader<'a> {
 impl Retaining<'_> {
     fn run(&self, count: &mut Count) -> Result<Step> {
         let queue = self.ages.queue.id;
+        let before = count.tally.clone();
         let (xid, key) = count.tally.swept.clone();
         let rows = news(queue, xid, &key, false, STEP, self.under);
         let (full, mut partitions) = (rows.len() == STEP, BTreeMap::<String, Vec<News>>::new());
@@ -132,7 +136,10 @@ impl Retaining<'_> {
         count.tally.floor = count.tally.floor.max(floor);
         let start = (count.tally.floor, Default::default());
         count.tally.swept = last.filter(|_| goes_on).unwrap_or(start);
-        count.write();
+        match count.tally == before {
+            true => drop(count.keep(WORTH_WRITING)?),
+            false => count.write(),
+        }
         Ok(Step { removed, goes_on })
     }
 
@@ -199,7 +206,9 @@ impl Retaining<'_> {
             }
         }
         group::write_off(reader.group.id, unread);
-        if let (Some((located, _)), true) = (&reader.found, waiting > 0) {
+        // Also where nothing changes for the group: a pop that still sees the messages finds a newer
+        // state, and leaves them.
+        if let (Some((located, _)), true) = (&reader.found, unread + waiting > 0) {
             let is_gone = |segment| gone.iter().any(|row| row.segment.key.1 == segment);
             let mut cursor = reader.cursor.clone();
             cursor.waiting =

@@ -12,10 +12,10 @@ use queen_engine::tally::Arrived;
 
 use crate::error::Result;
 use crate::store::clock::Moment;
-use crate::store::discovery::{self, News, news};
+use crate::store::discovery;
 use crate::store::group::Group;
 use crate::store::queue::Queue;
-use crate::store::segment::{self, Leap};
+use crate::store::segment::{self, Leap, News, news};
 use crate::store::snapshot::Taken;
 use crate::store::spi::Under;
 use crate::taking::Tried;

@@ -3,17 +3,19 @@
 
 use crate::error::Result;
 use crate::retaining;
-use crate::store::clock::{self, Moment};
+use crate::store::clock::{self, Moment, SECOND};
 use crate::store::cursor::{self, Attempt, Notice};
-use crate::store::group;
+use crate::store::group::{self, Group};
 use crate::store::queue::{self, Queue};
 use crate::store::spi::Under;
 use crate::store::sweep::{self, PASSES, Step};
-use crate::store::{discovery, receipt, snapshot};
+use crate::store::{discovery, receipt, snapshot, timer};
 use crate::timing;
 
 /// Timers, or leases, dealt with in one step.
 const STEP: usize = 500;
+/// A step that has found nothing to do goes on for this long.
+const LONGEST_STEP: i64 = SECOND / 20;
 
 /// What a sweep is made of, in the order of urgency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +78,9 @@ impl Task {
     /// One bounded step on one queue.
     pub fn step_of(self, queue: &Queue) -> Result<Step> {
         match self {
-            Task::Timers if queue.uses_timers => {
-                let moved = timing::deliver_due(queue, STEP)?;
+            Task::Timers => {
+                let next = Under::new_snapshot(|under| Ok(timer::next(queue.id, under)))?;
+                let moved = timing::deliver_due(queue, next, STEP)?;
                 Ok(Step { removed: moved as u64, goes_on: moved == STEP })
             }
             Task::Leases => reclaim(queue, clock::now()),
@@ -94,25 +97,44 @@ fn reclaim(queue: &Queue, now: Moment) -> Result<Step> {
         let mut all = Step::default();
         for group in group::of_queue(&queue.name, under)? {
             let (_, found) = discovery::newest(group.id, under)?.unwrap_or_default();
-            let due = discovery::due(group.id, found.due, now, STEP, under);
-            all.goes_on |= due.len() == STEP;
-            for partition in due.into_iter().filter_map(|hint| hint.partition) {
-                let status = cursor::status(group.id, &group.start, &partition, under)?;
-                let Some((located, place)) = status else { continue };
-                let mut state = located.cursor.clone();
-                let ended = state.reclaim(now, queue.identity.void_before);
-                if ended.is_empty() || cursor::try_lock(&located, place, under)? != Attempt::Locked
-                {
-                    continue;
+            let mut from = found.due;
+            loop {
+                let due = discovery::due(group.id, from, now, STEP, under);
+                let full = due.len() == STEP;
+                from = due.last().map_or(from, |hint| (hint.at, hint.cursor));
+                for partition in due.into_iter().filter_map(|hint| hint.partition) {
+                    all.removed += reclaim_in(queue, &group, &partition, now, under)?;
                 }
-                let xid = snapshot::assign_xid(queue.identity);
-                cursor::append(&located, &state, Notice::Ready { xid });
-                for (lease, trace) in ended {
-                    receipt::insert(located.id, lease, &trace, now);
-                    all.removed += 1;
+                if !full || all.removed > 0 || clock::now() - now > LONGEST_STEP {
+                    all.goes_on |= full && all.removed > 0;
+                    break;
                 }
+                pgrx::check_for_interrupts!();
             }
         }
         Ok(all)
     })
+}
+
+/// Put back what expired leases of one partition hold; how many leases.
+fn reclaim_in(
+    queue: &Queue,
+    group: &Group,
+    partition: &str,
+    now: Moment,
+    under: &Under,
+) -> Result<u64> {
+    let status = cursor::status(group.id, &group.start, partition, under)?;
+    let Some((located, place)) = status else { return Ok(0) };
+    let mut state = located.cursor.clone();
+    let ended = state.reclaim(now, queue.identity.void_before);
+    if ended.is_empty() || cursor::try_lock(&located, place, under)? != Attempt::Locked {
+        return Ok(0);
+    }
+    let xid = snapshot::assign_xid(queue.identity);
+    cursor::append(&located, &state, Notice::Ready { xid });
+    for (lease, trace) in &ended {
+        receipt::insert(located.id, *lease, trace, now);
+    }
+    Ok(ended.len() as u64)
 }

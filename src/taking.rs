@@ -20,7 +20,7 @@ use crate::store::segment::{Batch, Log, Stored};
 use crate::store::snapshot::{self, Taken};
 use crate::store::spi::Under;
 use crate::store::table::Place;
-use crate::store::{dead_letter, lease_set, receipt};
+use crate::store::{dead_letter, lease_set, receipt, tally};
 
 /// What a pop wants.
 pub struct Wanted<'a> {
@@ -244,7 +244,12 @@ impl<'a> Taking<'a> {
                 Attempt::Taken => return Ok(Tried::Locked),
                 Attempt::MovedOn => return Ok(Tried::MovedOn),
             },
-            None => match cursor::try_create(self.group.id, partition)? {
+            None => match cursor::try_create(self.queue.id, self.group.id, partition)? {
+                // What a sweep or a purge has removed meanwhile is in no state of this cursor.
+                Some(_) if !tally::is_as_seen(self.queue.id, under)? => {
+                    cursor::moved_on()?;
+                    return Ok(Tried::MovedOn);
+                }
                 Some(located) => located,
                 None => return Ok(Tried::Locked),
             },

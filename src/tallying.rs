@@ -5,11 +5,10 @@ use queen_engine::tally::{Arrived, Tally};
 
 use crate::error::Result;
 use crate::store::cursor::{self, Located};
-use crate::store::discovery::news;
 use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
 use crate::store::replay::{self, Replay};
-use crate::store::segment::{self, Leap};
+use crate::store::segment::{self, Leap, news};
 use crate::store::snapshot::{self, Taken};
 use crate::store::spi::Under;
 use crate::store::tally;

@@ -1,17 +1,19 @@
 //! Messages that enter the log later: timers, and pushes with a delay.
 
-use crate::api::push::{Destination, Message, Pushed, push_due};
+use std::collections::BTreeMap;
+
+use crate::api::push::{Destination, Message, Pushed};
+use crate::batch::push_to;
 use crate::datum::random;
 use crate::error::Result;
 use crate::store::admission;
 use crate::store::clock::{self, Moment};
-use crate::store::queue::{self, Queue};
-use crate::store::spi::Under;
-use crate::store::timer::{self, NewTimer};
+use crate::store::queue::Queue;
+use crate::store::timer::{self, Due, NewTimer};
 use crate::waiters::{self, Topic};
 
 /// Due messages that a pop moves into the log at most: they are its transaction's until it commits.
-const MOVED_BY_POP: usize = 100;
+pub const MOVED_BY_POP: usize = 100;
 
 /// A timer as it was scheduled.
 #[derive(Debug)]
@@ -24,7 +26,6 @@ pub struct Scheduled {
 
 /// Schedule `message` under `key`, replacing what is scheduled under it.
 pub fn schedule(queue: &Queue, key: &str, message: &Message, deliver_at: Moment) -> Scheduled {
-    queue::use_timers(queue);
     waiters::touch(Topic::queue(&queue.name));
     let given = message.transaction_id.clone();
     let transaction_id =
@@ -45,7 +46,6 @@ pub fn push_later(queue: &Queue, message: &Message, delay: i64) -> Result<Pushed
     {
         return Ok(Pushed::duplicate_of(Some(original), transaction_id));
     }
-    queue::use_timers(queue);
     waiters::touch(Topic::queue(&queue.name));
     // No key that a user gives has control characters.
     let key = match window {
@@ -77,44 +77,46 @@ fn new_timer<'a>(
     }
 }
 
-/// Move what is due into the log; returns how many. Costs a look at an index where nothing is.
-pub fn deliver_due(queue: &Queue, limit: usize) -> Result<usize> {
+/// Move what is due into the log, by partitions; returns how many. `next`: the moment of the queue's
+/// next timer. One whose transaction_id somebody is pushing at this moment is left for later: a pop
+/// waits for nobody.
+pub fn deliver_due(queue: &Queue, next: Option<Moment>, limit: usize) -> Result<usize> {
     let now = clock::now();
-    let next = Under::new_snapshot(|under| Ok(timer::next(queue.id, under)))?;
     if next.is_none_or(|next| next > now) {
         return Ok(0);
     }
-    // One whose transaction_id somebody is pushing at this moment is left for later: a pop waits
-    // for nobody.
-    let has_window = queue.options.dedup_window() > 0;
-    let mut due = Vec::new();
-    for held in timer::hold_due(queue.id, now, limit) {
-        if !has_window || !admission::is_busy(queue.id, &held.partition, &held.transaction_id)? {
-            due.push(held);
-        }
+    let mut partitions: BTreeMap<String, Vec<Due>> = BTreeMap::new();
+    for due in timer::hold_due(queue.id, now, limit) {
+        partitions.entry(due.partition.clone()).or_default().push(due);
     }
-    if due.is_empty() {
-        return Ok(0);
+    let mut count = 0;
+    for (partition, held) in partitions {
+        count += deliver_in(queue, &partition, held)?;
+        pgrx::check_for_interrupts!();
     }
-    timer::delete(due.iter().map(|due| due.id).collect());
-    let messages: Vec<Message> = due
-        .into_iter()
-        .map(|due| Message {
-            to: Destination { queue: queue.name.as_str().into(), partition: due.partition.into() },
-            payload: due.payload,
-            transaction_id: Some(due.transaction_id),
-            headers: due.headers,
-        })
-        .collect();
-    let count = messages.len();
-    push_due(messages)?;
     Ok(count)
 }
 
-/// The same, for a pop: only where the queue has ever had timers.
-pub fn deliver_due_for_pop(queue: &Queue) -> Result<()> {
-    if queue.uses_timers {
-        deliver_due(queue, MOVED_BY_POP)?;
+fn deliver_in(queue: &Queue, partition: &str, held: Vec<Due>) -> Result<usize> {
+    let has_window = queue.options.dedup_window() > 0;
+    let to = Destination { queue: queue.name.as_str().into(), partition: partition.into() };
+    let mut ids = Vec::new();
+    let mut messages = Vec::new();
+    for due in held {
+        if !has_window || !admission::is_busy(queue.id, partition, &due.transaction_id)? {
+            ids.push(due.id);
+            messages.push(Message {
+                to: to.clone(),
+                payload: due.payload,
+                transaction_id: Some(due.transaction_id),
+                headers: due.headers,
+            });
+        }
     }
-    Ok(())
+    if !ids.is_empty() {
+        timer::delete(ids);
+        // However many wait: they were let in when they were scheduled.
+        push_to(queue, partition, &messages.iter().collect::<Vec<_>>())?;
+    }
+    Ok(messages.len())
 }

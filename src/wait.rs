@@ -11,8 +11,8 @@ pub struct Wait {
     until: Moment,
     pause_ms: i64,
     place: Option<Place>,
-    /// A place on the list of those who wait has been asked for.
-    has_asked: bool,
+    /// A place on the list of those who wait has been asked for: for these topics.
+    asked_for: Option<(Topic, Option<Topic>)>,
 }
 
 const FIRST_PAUSE_MS: i64 = 5;
@@ -23,7 +23,7 @@ const LONGEST_SLEEP: i64 = 5 * SECOND;
 
 impl Wait {
     pub fn until(until: Moment) -> Self {
-        Self { until, pause_ms: FIRST_PAUSE_MS, place: None, has_asked: false }
+        Self { until, pause_ms: FIRST_PAUSE_MS, place: None, asked_for: None }
     }
 
     pub fn is_over(&self) -> bool {
@@ -31,11 +31,14 @@ impl Wait {
     }
 
     /// Sleep after a look in vain, open to cancellation and shutdown. `next`: when something may be
-    /// there by itself: a lease that runs out, a retry, a timer. The first time it returns at once:
-    /// with a place on the list of those who wait, one has to look once more.
+    /// there by itself: a lease that runs out, a retry, a timer. The first time it returns at once,
+    /// and when the group has come to be: with a place on the list of those who wait, one has to look
+    /// once more.
     pub fn pause(&mut self, queue: Topic, group: Option<Topic>, next: Option<Moment>) {
-        if !self.has_asked {
-            self.has_asked = true;
+        if self.asked_for != Some((queue, group)) {
+            self.asked_for = Some((queue, group));
+            // The old one first: there is one for each session.
+            self.place = None;
             self.place = Place::take(queue, group);
             if self.place.is_some() {
                 // SAFETY: the backend's own latch.

@@ -59,7 +59,7 @@ pub struct LiveLease {
     pub attempt: i32,
 }
 
-/// What there is in the database, as of one snapshot.
+/// What there is in the database: each queue as of one snapshot, dead letters as of a newer one.
 #[derive(Default)]
 pub struct Figures {
     pub queues: Vec<QueueFigures>,

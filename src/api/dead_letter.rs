@@ -4,13 +4,13 @@ use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
 use super::args;
-use super::group::no_such_group;
+use super::group::{find, no_such_group};
 use super::push::push_again;
 use crate::error::{Code, Error, OrRaise};
 use crate::rows::TableIterator;
 use crate::store::clock;
-use crate::store::spi::{Under, connected};
-use crate::store::{dead_letter, group, queue};
+use crate::store::dead_letter;
+use crate::store::spi::connected;
 
 /// Move a dead letter to the tail of its partition, for its own group alone: payload, headers and
 /// transaction_id stay, attempts and failures start anew, and the dedup window is not asked.
@@ -30,10 +30,7 @@ fn queen_dead_letter_replay(
         let id = args::required("dead_letter_id", dead_letter_id)?;
         connected(|| {
             let letter = dead_letter::take(id).ok_or_else(|| no_such_letter(id))?;
-            let (queue, group) = Under::new_snapshot(|under| {
-                let queue = queue::find(&letter.queue, under)?;
-                Ok((queue, group::find(&letter.queue, &letter.group, under)?))
-            })?;
+            let (queue, group) = find(&letter.queue, &letter.group)?;
             let queue = queue.ok_or_else(|| Error::no_such_queue(&letter.queue))?;
             let group = group.ok_or_else(|| no_such_group(&letter.queue, &letter.group))?;
             Ok((push_again(&queue, &group, &letter), letter.transaction_id))

@@ -45,13 +45,12 @@ fn queen_subscribe(
             if existing.is_some() {
                 return Ok(false);
             }
-            let ordering = ordering.map(str::to_owned);
             let identity = match &found {
                 Some(queue) => queue.identity,
                 None => identity::current()?,
             };
-            let new = Registration::prepare(group, found.as_ref(), mode, ordering, identity)?;
-            Ok(new.write(queue, group, Patience::Wait).is_some())
+            let new = Registration::prepare(group, found.as_ref(), mode, identity)?;
+            Ok(new.write(queue, group, Patience::Wait)?.is_some())
         })
     })()
     .or_raise()
@@ -138,7 +137,7 @@ fn destination(position: Option<&str>, time: Option<TimestampWithTimeZone>) -> R
     }
 }
 
-fn find(queue: &str, group: &str) -> Result<(Option<Queue>, Option<Group>)> {
+pub fn find(queue: &str, group: &str) -> Result<(Option<Queue>, Option<Group>)> {
     Under::new_snapshot(|under| Ok((queue::find(queue, under)?, group::find(queue, group, under)?)))
 }
 

@@ -7,6 +7,7 @@
 
 use pgrx::datum::{Interval, TimestampWithTimeZone, Uuid};
 use pgrx::prelude::*;
+use queen_engine::discovery::Discovery;
 
 use super::args;
 use super::register::{Mode, Registration};
@@ -15,11 +16,11 @@ use crate::error::{Error, OrRaise, Result};
 use crate::rows::TableIterator;
 use crate::settings;
 use crate::store::clock::{self, Moment, SECOND};
-use crate::store::group::{Patience, QUEUE_MODE};
+use crate::store::discovery;
+use crate::store::group::{Group, QUEUE_MODE};
 use crate::store::lookup::{self, ForPop};
 use crate::store::queue::Queue;
 use crate::store::spi::{Under, connected};
-use crate::store::{discovery, timer};
 use crate::taking::{Delivery, Taking, Wanted};
 use crate::timing;
 use crate::wait::Wait;
@@ -124,38 +125,43 @@ fn pop(request: &Request<'_>) -> Result<Vec<Delivery>> {
     let mut newcomer = Newcomer::Unknown;
     loop {
         let last = wait.is_over();
-        let deliveries = connected(|| attempt(request, &mut newcomer, last, results))?;
-        if !deliveries.is_empty() || last {
-            return Ok(deliveries);
+        let look = connected(|| attempt(request, &mut newcomer, last, results))?;
+        if last || look.has_moved || !look.deliveries.is_empty() {
+            return Ok(look.deliveries);
         }
-        let (group, next) = connected(|| {
-            let found = lookup::for_pop(request.queue, request.group)?;
-            let next = Under::new_snapshot(|under| Ok(next_moment(&found, under)))?;
-            Ok((found.group.map(|group| group.id), next))
-        })?;
-        wait.pause(Topic::queue(request.queue), group.map(Topic::group), next);
+        wait.pause(Topic::queue(request.queue), look.group.map(Topic::group), look.next);
     }
+}
+
+/// What a look found.
+#[derive(Default)]
+struct Look {
+    deliveries: Vec<Delivery>,
+    /// Messages were moved into the log. That may be for others, who are not to wait for the end of
+    /// this pop.
+    has_moved: bool,
+    /// The group's id.
+    group: Option<i64>,
+    /// When there may be something by itself.
+    next: Option<Moment>,
 }
 
 /// When something may be there by itself: a timer, what becomes old enough, the end of a lease, a
 /// retry.
 pub fn next_moment(found: &ForPop, under: &Under) -> Option<Moment> {
     let now = clock::now();
-    let timer = found.queue.as_ref().filter(|queue| queue.uses_timers);
-    let timer = timer.and_then(|queue| timer::next(queue.id, under));
     // What is too young to be delivered has no moment of its own.
     let delay = found.queue.as_ref().map_or(0, |queue| queue.options.delay());
     let ripe = (delay > 0).then(|| now + delay.min(LOOK_AGAIN));
-    let due = found
-        .group
-        .as_ref()
-        .and_then(|group| discovery::next_due(group.id, now, under).map(|due| due.max(now + SOON)));
-    [timer, ripe, due].into_iter().flatten().min()
+    let due = found.group.as_ref().and_then(|group| discovery::next_due(group.id, now, under));
+    let next = [found.next_timer, ripe, due].into_iter().flatten().min();
+    next.map(|next| next.max(now + SOON))
 }
 
 /// How often a pop that waits looks for what becomes old enough.
 const LOOK_AGAIN: i64 = SECOND / 10;
-/// Moments come in crowds: no more than so many looks a second for them.
+/// Moments come in crowds, and what is due may be in the hands of somebody else: no more than so many
+/// looks a second for them.
 const SOON: i64 = SECOND / 50;
 
 /// A group that the call finds unregistered.
@@ -175,7 +181,7 @@ fn attempt(
     newcomer: &mut Newcomer,
     last: bool,
     results: ResultContext,
-) -> Result<Vec<Delivery>> {
+) -> Result<Look> {
     let mut found = lookup::for_pop(request.queue, request.group)?;
     if found.queue.is_none() && !settings::auto_create() {
         return Err(Error::no_such_queue(request.queue));
@@ -185,11 +191,29 @@ fn attempt(
     } else {
         *newcomer = Newcomer::Settled;
     }
-    let (Some(queue), Some(group)) = (&found.queue, &found.group) else { return Ok(Vec::new()) };
-    timing::deliver_due_for_pop(queue)?;
-    // A partition that was moved on between the snapshot and the lock is looked at again.
+    let mut look = Look { group: found.group.as_ref().map(|group| group.id), ..Look::default() };
+    if let (Some(queue), Some(group)) = (&found.queue, &found.group) {
+        let moved = timing::deliver_due(queue, found.next_timer, timing::MOVED_BY_POP)?;
+        look.has_moved = moved > 0;
+        look.deliveries = take(request, queue, group, &found.discovery, results)?;
+    }
+    if look.deliveries.is_empty() && !last {
+        look.next = Under::new_snapshot(|under| Ok(next_moment(&found, under)))?;
+    }
+    Ok(look)
+}
+
+/// Take what there is. A partition that was moved on between the snapshot and the lock is looked at
+/// again.
+fn take(
+    request: &Request<'_>,
+    queue: &Queue,
+    group: &Group,
+    discovery: &(i64, Discovery),
+    results: ResultContext,
+) -> Result<Vec<Delivery>> {
     for _ in 0..MOVED_ON_LIMIT {
-        let mut take = Taking::new(&request.wanted, queue, group, &found.discovery, results);
+        let mut take = Taking::new(&request.wanted, queue, group, discovery, results);
         let moved_on = Under::new_snapshot(|under| take.run(under))?;
         if take.took_any() || !moved_on {
             return Ok(take.into_deliveries());
@@ -208,30 +232,15 @@ fn register(
 ) -> Result<()> {
     let (queue, identity) = (found.queue.as_ref(), found.identity()?);
     let registration = match std::mem::replace(newcomer, Newcomer::Settled) {
-        Newcomer::Unknown => {
-            Registration::prepare(request.group, queue, request.mode, None, identity)?
-        }
+        Newcomer::Unknown => Registration::prepare(request.group, queue, request.mode, identity)?,
         Newcomer::Prepared(registration) => *registration,
         Newcomer::Settled => return Ok(()),
     };
-    if !last && !registration.has_news(queue, identity)? && !is_timer_due(queue)? {
+    if !last && !registration.has_news(queue, identity)? && !found.has_due_timer() {
         *newcomer = Newcomer::Prepared(Box::new(registration));
         return Ok(());
     }
-    match registration.write(request.queue, request.group, Patience::PassBy) {
-        Some((group, discovery)) => {
-            (found.group, found.discovery) = (Some(group), discovery);
-        }
-        None => *found = lookup::for_pop(request.queue, request.group)?,
-    }
-    Ok(())
-}
-
-/// Whether a message is due to enter the log.
-fn is_timer_due(queue: Option<&Queue>) -> Result<bool> {
-    let Some(queue) = queue.filter(|queue| queue.uses_timers) else { return Ok(false) };
-    let next = Under::new_snapshot(|under| Ok(timer::next(queue.id, under)))?;
-    Ok(next.is_some_and(|next| next <= clock::now()))
+    registration.write_into(found, request.queue, request.group)
 }
 
 /// How often one look is taken anew because somebody was faster.

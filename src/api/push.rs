@@ -129,7 +129,7 @@ fn queen_push(
         let message = message(&to, payload, transaction_id, headers)?;
         let delay = delay.map(|delay| args::length("delay", delay, 0, YEAR, "0 to one year"));
         match delay.transpose()?.unwrap_or(0) {
-            0 => connected(|| push(vec![message])),
+            0 => connected(|| push(&[&message])),
             delay => connected(|| {
                 let queue = find_queue(&message.to.queue)?;
                 depth::admit(&queue, 1)?;
@@ -176,7 +176,7 @@ fn queen_push_batch(
             .zip(headers)
             .map(|((payload, id), headers)| message(&to, payload, id.as_deref(), headers))
             .collect::<Result<Vec<_>>>()?;
-        connected(|| push(messages))
+        connected(|| push(&messages.iter().collect::<Vec<_>>()))
     })()
     .or_raise();
     rows(pushed)
@@ -202,7 +202,7 @@ fn queen_push_items(
         let text = args::required("items", items)?.to_text();
         let items: Vec<Item> = super::json::parse("items", &text)?;
         let messages = items.into_iter().map(Item::message).collect::<Result<Vec<_>>>()?;
-        connected(|| push(messages))
+        connected(|| push(&messages.iter().collect::<Vec<_>>()))
     })()
     .or_raise();
     rows(pushed)
@@ -266,16 +266,7 @@ pub fn message(
 }
 
 /// Push `messages`, in their order within each partition; results in their order.
-pub fn push(messages: Vec<Message>) -> Result<Vec<Pushed>> {
-    push_all(&messages, true)
-}
-
-/// Push messages that were let in when they were scheduled, however many wait.
-pub fn push_due(messages: Vec<Message>) -> Result<Vec<Pushed>> {
-    push_all(&messages, false)
-}
-
-fn push_all(messages: &[Message], is_limited: bool) -> Result<Vec<Pushed>> {
+pub fn push(messages: &[&Message]) -> Result<Vec<Pushed>> {
     // Ascending, so that two calls wait for each other's transaction_ids in one order.
     let mut places: BTreeMap<&Destination, Vec<usize>> = BTreeMap::new();
     for (at, message) in messages.iter().enumerate() {
@@ -288,10 +279,8 @@ fn push_all(messages: &[Message], is_limited: bool) -> Result<Vec<Pushed>> {
             Some(known) => known,
             None => find_queue(name)?,
         };
-        if is_limited {
-            depth::admit(&queue, places.len())?;
-        }
-        let wanted: Vec<&Message> = places.iter().map(|&at| &messages[at]).collect();
+        depth::admit(&queue, places.len())?;
+        let wanted: Vec<&Message> = places.iter().map(|&at| messages[at]).collect();
         for (at, result) in places.iter().zip(push_to(&queue, partition, &wanted)?) {
             pushed[*at] = Some(result);
         }

@@ -11,7 +11,7 @@ use crate::rows::TableIterator;
 use crate::store::clock::{self, DAY};
 use crate::store::queue::{self, Options, Queue};
 use crate::store::spi::{Under, connected};
-use crate::store::{dead_letter, group, segment};
+use crate::store::{cursor, dead_letter, group, segment};
 
 /// No option is longer than this: 100 years of 365 days.
 const LONGEST: i64 = 36_500 * DAY;
@@ -263,6 +263,7 @@ fn queen_delete_queue(queue: Option<&str>) -> i64 {
         let name = args::name("queue", queue)?;
         connected(|| {
             let queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
+            cursor::prevent_all(queue.id);
             group::delete(&Under::new_snapshot(|under| group::of_queue(name, under))?);
             dead_letter::delete_of_queue(name);
             let messages = segment::delete_all(queue.id);
@@ -279,7 +280,8 @@ fn queen_delete_queue(queue: Option<&str>) -> i64 {
 /// Errors: 42704 if there is no such queue; 22023; 40001 in REPEATABLE READ.
 ///
 /// Transaction: takes effect when the caller commits; a message whose push has not committed by the
-/// time of the call stays. Waits for transactions that have popped or settled and not ended.
+/// time of the call stays. Waits for transactions that have popped or settled, registered a group, or
+/// pushed where `max_depth` is set, and not ended.
 #[pg_extern(security_definer)]
 #[search_path(pg_catalog, pg_temp)]
 fn queen_purge(queue: Option<&str>) -> i64 {

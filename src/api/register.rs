@@ -6,11 +6,12 @@ use queen_engine::discovery::{Discovery, Stream};
 
 use crate::error::{Error, Result};
 use crate::store::clock::{self, Moment};
-use crate::store::discovery::{self, news};
+use crate::store::discovery;
 use crate::store::group::{self, Group, NewGroup, Patience, QUEUE_MODE};
 use crate::store::identity::Identity;
+use crate::store::lookup::{self, ForPop};
 use crate::store::queue::Queue;
-use crate::store::segment;
+use crate::store::segment::{self, news};
 use crate::store::snapshot::{self, Taken};
 use crate::store::spi::Under;
 use crate::store::tally;
@@ -54,7 +55,8 @@ pub struct Registration {
     start: Start,
     initial: i64,
     baseline: Option<i64>,
-    ordering: Option<String>,
+    /// The queue's count that the baseline was taken from: its queue and revision.
+    counted: Option<(i64, i64)>,
     discovery: Discovery,
     /// There was something for the group when this was made.
     has_messages: bool,
@@ -110,7 +112,6 @@ impl Registration {
         group: &str,
         queue: Option<&Queue>,
         mode: Mode,
-        ordering: Option<String>,
         identity: Identity,
     ) -> Result<Self> {
         let mode = if group == QUEUE_MODE { Mode::All } else { mode };
@@ -122,21 +123,21 @@ impl Registration {
             let since = Stream::starting_at(&taken.snapshot, taken.xmax);
             let id = queue.map(|queue| queue.id);
             let beginning = Beginning::of(mode, id, last_drawn, &taken, under);
-            let (has_messages, removed) = match (beginning.messages, id) {
-                (Some(messages), _) => (messages > 0, None),
-                (None, None) => (false, Some(0)),
+            let (has_messages, baseline, counted) = match (beginning.messages, id) {
+                (Some(messages), _) => (messages > 0, None, None),
+                (None, None) => (false, Some(0), None),
                 (None, Some(id)) => {
                     let has_any = !news(id, 0, &Default::default(), false, 1, under).is_empty();
-                    let (_, tally) = tally::newest(id, under)?;
-                    (has_any, Some(tally.removed_messages as i64))
+                    let (revision, tally) = tally::newest(id, under)?;
+                    (has_any, Some(tally.removed_messages as i64), Some((id, revision)))
                 }
             };
             Ok(Self {
                 at: clock::now(),
                 start: beginning.start,
                 initial: beginning.messages.unwrap_or(0),
-                baseline: removed,
-                ordering,
+                baseline,
+                counted,
                 discovery: beginning.discovery,
                 has_messages,
                 since,
@@ -161,17 +162,37 @@ impl Registration {
         })
     }
 
+    /// Write the registration, for a pop that has found none; unless somebody else is at it.
+    pub fn write_into(self, found: &mut ForPop, queue: &str, name: &str) -> Result<()> {
+        match self.write(queue, name, Patience::PassBy)? {
+            Some((group, discovery)) => {
+                (found.group, found.discovery) = (Some(group), discovery);
+            }
+            None => *found = lookup::for_pop(queue, name)?,
+        }
+        Ok(())
+    }
+
     /// Write the registration. None where somebody else registers the same group.
     pub fn write(
         self,
         queue: &str,
         name: &str,
         patience: Patience,
-    ) -> Option<(Group, (i64, Discovery))> {
-        let Self { at: now, start, initial, baseline, ordering, mut discovery, .. } = self;
-        let new = NewGroup { now, start, initial, baseline, ordering };
-        let group = group::register(queue, name, new, patience)?;
+    ) -> Result<Option<(Group, (i64, Discovery))>> {
+        let Self { at: now, start, initial, baseline, mut discovery, .. } = self;
+        // Whoever removes messages does not see the group before this commits. Either nobody has
+        // since, and nobody will until then; or what is for the group is counted by a sweep.
+        let holds = match self.counted {
+            Some((queue, revision)) => tally::try_lead(queue, revision)?,
+            None => true,
+        };
+        let baseline = baseline.filter(|_| holds);
+        let new = NewGroup { now, start, initial, baseline };
+        let Some(group) = group::register(queue, name, new, patience) else {
+            return Ok(None);
+        };
         let revision = discovery::append(group.id, 0, &mut discovery);
-        Some((group, (revision, discovery)))
+        Ok(Some((group, (revision, discovery))))
     }
 }

@@ -15,8 +15,7 @@ use crate::datum::ResultContext;
 use crate::error::{Code, Error, OrRaise, Result};
 use crate::settings;
 use crate::store::clock::{self, HOUR, Moment};
-use crate::store::group::Patience;
-use crate::store::lookup::{self, ForPop};
+use crate::store::lookup;
 use crate::store::spi::{Under, connected};
 use crate::store::timer;
 use crate::taking::{Taking, Wanted};
@@ -67,7 +66,9 @@ fn look_for(queue_name: &str, group_name: &str) -> Result<Look> {
         return Err(Error::no_such_queue(queue_name));
     }
     if found.group.is_none() {
-        register(queue_name, group_name, &mut found)?;
+        let (queue, identity) = (found.queue.as_ref(), found.identity()?);
+        Registration::prepare(group_name, queue, Mode::New, identity)?
+            .write_into(&mut found, queue_name, group_name)?;
     }
     let (queue, group) = match (&found.queue, &found.group) {
         (Some(queue), Some(group)) => (queue, group),
@@ -77,8 +78,9 @@ fn look_for(queue_name: &str, group_name: &str) -> Result<Look> {
         }
     };
     Under::new_snapshot(|under| {
-        let is_due = queue.uses_timers
-            && timer::next(queue.id, under).is_some_and(|next| next <= clock::now());
+        // Due, and in nobody's hands.
+        let is_due =
+            found.has_due_timer() && !timer::hold_due(queue.id, clock::now(), 1).is_empty();
         let wanted =
             Wanted { batch: 1, partition: None, partitions: 1, lease_time: None, auto_ack: false };
         let take = Taking::new(&wanted, queue, group, &found.discovery, ResultContext::here());
@@ -86,16 +88,6 @@ fn look_for(queue_name: &str, group_name: &str) -> Result<Look> {
         let next = super::pop::next_moment(&found, under);
         Ok(Look { is_ready, group: Some(group.id), next })
     })
-}
-
-fn register(queue: &str, group: &str, found: &mut ForPop) -> Result<()> {
-    let new =
-        Registration::prepare(group, found.queue.as_ref(), Mode::New, None, found.identity()?)?;
-    match new.write(queue, group, Patience::PassBy) {
-        Some((group, discovery)) => (found.group, found.discovery) = (Some(group), discovery),
-        None => *found = lookup::for_pop(queue, group)?,
-    }
-    Ok(())
 }
 
 pgrx::extension_sql!(

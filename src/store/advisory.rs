@@ -22,6 +22,28 @@ pub fn lock(name: &str) {
     }
 }
 
+/// Take a share of the lock on `name`, if nobody has the whole.
+pub fn try_share(name: &str) -> bool {
+    let key = key(name);
+    // SAFETY: takes a bigint and returns a boolean.
+    let taken = unsafe {
+        direct_function_call::<bool>(
+            pg_sys::pg_try_advisory_xact_lock_shared_int8,
+            &[key.into_datum()],
+        )
+    };
+    taken.unwrap_or(false)
+}
+
+/// Take a share of the lock on `name`, waiting for whoever has the whole.
+pub fn share(name: &str) {
+    let key = key(name);
+    // SAFETY: takes a bigint and returns nothing.
+    unsafe {
+        direct_function_call::<()>(pg_sys::pg_advisory_xact_lock_shared_int8, &[key.into_datum()]);
+    }
+}
+
 /// Within the database, as all advisory locks are.
 fn key(name: &str) -> i64 {
     let name = format!("queen_mq {name}");

@@ -115,7 +115,8 @@ pub fn try_lock(at: &Located, place: Place, under: &Under) -> Result<Attempt> {
     }
 }
 
-fn moved_on() -> Result<Attempt> {
+/// What to do about a state that is newer than the snapshot.
+pub fn moved_on() -> Result<Attempt> {
     match one_snapshot_per_transaction() {
         true => Err(stale()),
         false => Ok(Attempt::MovedOn),
@@ -127,9 +128,10 @@ fn stale() -> Error {
 }
 
 /// Create the cursor, locked by being new. None where somebody else has just done so or is about
-/// to: an insert of the same key would wait for them.
-pub fn try_create(group: i64, partition: &str) -> Result<Option<Located>> {
-    if !advisory::try_lock(&name_of(group, partition)) {
+/// to: an insert of the same key would wait for them; or keeps everybody from it.
+pub fn try_create(queue: i64, group: i64, partition: &str) -> Result<Option<Located>> {
+    if !advisory::try_share(&first_reads(queue)) || !advisory::try_lock(&name_of(group, partition))
+    {
         return Ok(None);
     }
     if exists(group, partition)? {
@@ -142,7 +144,8 @@ pub fn try_create(group: i64, partition: &str) -> Result<Option<Located>> {
 }
 
 /// See that the cursor exists, waiting for a transaction that is creating it.
-pub fn create(group: i64, partition: &str) -> Result<()> {
+pub fn create(queue: i64, group: i64, partition: &str) -> Result<()> {
+    advisory::share(&first_reads(queue));
     if !exists(group, partition)? {
         advisory::lock(&name_of(group, partition));
         if !exists(group, partition)? {
@@ -155,6 +158,16 @@ pub fn create(group: i64, partition: &str) -> Result<()> {
 /// Keep others from creating the cursor, to the end of the transaction. False if somebody is at it.
 pub fn try_prevent(group: i64, partition: &str) -> Result<bool> {
     Ok(advisory::try_lock(&name_of(group, partition)) && !exists(group, partition)?)
+}
+
+/// Keep others from creating cursors of the queue, to the end of the transaction, waiting for those
+/// who have created some.
+pub fn prevent_all(queue: i64) {
+    advisory::lock(&first_reads(queue));
+}
+
+fn first_reads(queue: i64) -> String {
+    format!("first reads {queue}")
 }
 
 fn name_of(group: i64, partition: &str) -> String {
@@ -208,11 +221,16 @@ fn exists_by_id(key: &[Value<'_>]) -> Result<bool> {
     Under::latest_snapshot(|under| Ok(BY_ID.end(key, From::Start, under, |_| ()).is_some()))
 }
 
-/// The newest states of locked cursors. In REPEATABLE READ one that is out of date is an error.
-pub fn locate(locked: Vec<(u64, i64, String)>, under: &Under) -> Result<Vec<Located>> {
+/// The newest states of locked cursors; `start` tells where a group begins. In REPEATABLE READ one
+/// that is out of date is an error.
+pub fn locate<'a>(
+    locked: Vec<(u64, i64, String)>,
+    start: impl Fn(i64) -> &'a Start,
+    under: &Under,
+) -> Result<Vec<Located>> {
     let mut located = Vec::with_capacity(locked.len());
     for (id, group, partition) in locked {
-        let (revision, is_own, cursor) = newest(signed(id), &Start::default(), under)?;
+        let (revision, is_own, cursor) = newest(signed(id), start(group), under)?;
         if one_snapshot_per_transaction() && latest_revision(id)? != revision {
             return Err(stale());
         }

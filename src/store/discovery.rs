@@ -1,9 +1,9 @@
-//! `queen_mq.discovery`, and the three indexes that tell where there may be work.
+//! `queen_mq.discovery`, and the indexes that tell where there may be work; that of the log is in
+//! [`super::segment`].
 
 use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::discovery::Discovery;
-use queen_engine::tally::Arrived;
 
 use super::clock::{At, Moment};
 use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
@@ -78,43 +78,6 @@ pub fn highest_xid() -> Result<u64> {
         highest = highest.max(state.segments.xid).max(state.announced.xid);
     }
     Ok(highest)
-}
-
-static NEWS: Index = Index { table: Table(c"segment"), name: c"segment_news" };
-
-/// A segment that tells of its partition.
-pub struct News {
-    pub segment: Arrived,
-    pub created_at: Moment,
-    /// For this group alone.
-    pub only_group: Option<i64>,
-}
-
-/// Segments of the queue after (xid, key), in order; or, `within`, those of that transaction.
-pub fn news(
-    queue: i64,
-    xid: u64,
-    key: &(String, u64),
-    within: bool,
-    limit: usize,
-    under: &Under,
-) -> Vec<News> {
-    let (queue, xid) = (Value::Int(queue), Value::Int(signed(xid)));
-    let (partition, segment) = (Value::Text(&key.0), Value::Int(signed(key.1)));
-    let read = |row: &Tuple| News {
-        segment: Arrived {
-            xid: unsigned(row.need(3)),
-            key: (row.need(6), unsigned(row.need(2))),
-            messages: u64::from(row.need::<i16>(5) as u16),
-            bytes: row.stored_size(7),
-        },
-        created_at: row.need::<At>(4).0,
-        only_group: row.get(10),
-    };
-    match within {
-        true => NEWS.after(&[queue, xid], &[partition, segment], None, limit, under, read),
-        false => NEWS.after(&[queue], &[xid, partition, segment], None, limit, under, read),
-    }
 }
 
 /// An announcement or a moment. The partition is there if it concerns the cursor's newest state: a

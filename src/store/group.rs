@@ -27,7 +27,7 @@ pub struct Group {
 }
 
 static FIND_ALL: Statement = Statement::new(
-    "SELECT id, queue, name, registered_at, start, initial, baseline, ordering FROM queen_mq.consumer_group
+    "SELECT id, queue, name, registered_at, start, initial, baseline FROM queen_mq.consumer_group
      WHERE queue = $1 ORDER BY id",
     &[pg_sys::TEXTOID],
 );
@@ -57,7 +57,7 @@ pub fn queue_of(group: i64, under: &Under) -> Option<String> {
 }
 
 static ALL: Statement = Statement::new(
-    "SELECT id, queue, name, registered_at, start, initial, baseline, ordering FROM queen_mq.consumer_group
+    "SELECT id, queue, name, registered_at, start, initial, baseline FROM queen_mq.consumer_group
      ORDER BY queue, name",
     &[],
 );
@@ -89,8 +89,8 @@ pub enum Patience {
 }
 
 static REGISTER: Statement = Statement::new(
-    "INSERT INTO queen_mq.consumer_group (queue, name, registered_at, start, initial, baseline, ordering)
-     VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT ON CONSTRAINT consumer_group_once DO NOTHING
+    "INSERT INTO queen_mq.consumer_group (queue, name, registered_at, start, initial, baseline)
+     VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT ON CONSTRAINT consumer_group_once DO NOTHING
      RETURNING id",
     &[
         pg_sys::TEXTOID,
@@ -99,7 +99,6 @@ static REGISTER: Statement = Statement::new(
         pg_sys::BYTEAOID,
         pg_sys::INT8OID,
         pg_sys::INT8OID,
-        pg_sys::TEXTOID,
     ],
 );
 
@@ -110,7 +109,6 @@ pub struct NewGroup {
     pub start: Start,
     pub initial: i64,
     pub baseline: Option<i64>,
-    pub ordering: Option<String>,
 }
 
 /// Register the group. None where somebody else has just done so; or, not to wait for them, is
@@ -122,7 +120,7 @@ pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> O
         Patience::PassBy if advisory::try_lock(&lock) => (),
         Patience::PassBy => return None,
     }
-    let NewGroup { now, start, initial, baseline, ordering } = new;
+    let NewGroup { now, start, initial, baseline } = new;
     let row = REGISTER
         .run(&[
             arg(queue),
@@ -131,7 +129,6 @@ pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> O
             arg(encode(&start)),
             arg(initial),
             baseline.and_then(arg),
-            ordering.and_then(arg),
         ])
         .first()?;
     Some(Group { id: row.need(1), registered_at: now, start, initial, baseline })

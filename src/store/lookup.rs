@@ -1,13 +1,16 @@
 //! What a call needs to know before it can begin.
 
+use queen_engine::cursor::Start;
 use queen_engine::discovery::Discovery;
 
+use super::clock::{self, Moment};
 use super::cursor::{self, Located};
 use super::discovery;
 use super::group::{self, Group};
 use super::identity::{self, Identity};
 use super::queue::{self, Queue};
 use super::spi::Under;
+use super::timer;
 use crate::error::Result;
 
 /// What there is of a queue and a group.
@@ -16,12 +19,19 @@ pub struct ForPop {
     pub group: Option<Group>,
     /// How far the group has looked, and the revision of that.
     pub discovery: (i64, Discovery),
+    /// The moment of the queue's next timer.
+    pub next_timer: Option<Moment>,
 }
 
 impl ForPop {
     /// How transaction ids are stored.
     pub fn identity(&self) -> Result<Identity> {
         self.queue.as_ref().map_or_else(identity::current, |queue| Ok(queue.identity))
+    }
+
+    /// Whether a message is due to enter the log.
+    pub fn has_due_timer(&self) -> bool {
+        self.next_timer.is_some_and(|next| next <= clock::now())
     }
 }
 
@@ -33,7 +43,9 @@ pub fn for_pop(queue: &str, group: &str) -> Result<ForPop> {
             Some(group) => discovery::newest(group.id, under)?,
             None => None,
         };
-        Ok(ForPop { queue: queue_found, group, discovery: discovery.unwrap_or_default() })
+        let next_timer = queue_found.as_ref().and_then(|queue| timer::next(queue.id, under));
+        let discovery = discovery.unwrap_or_default();
+        Ok(ForPop { queue: queue_found, group, discovery, next_timer })
     })
 }
 
@@ -55,6 +67,9 @@ pub fn for_settle(cursors: &[u64]) -> Result<ForSettle> {
             None => None,
         };
         let identity = queue.as_ref().map_or_else(identity::current, |queue| Ok(queue.identity))?;
-        Ok(ForSettle { queue, identity, located: cursor::locate(locked, under)? })
+        // Who holds a lease has a state, so the start is not looked at.
+        let start = Start::default();
+        let located = cursor::locate(locked, |_| &start, under)?;
+        Ok(ForSettle { queue, identity, located })
     })
 }

@@ -33,8 +33,6 @@ pub struct Queue {
     pub id: i64,
     pub name: String,
     pub created_at: Moment,
-    /// A message was scheduled once.
-    pub uses_timers: bool,
     /// How transaction ids are stored.
     pub identity: Identity,
     pub options: Options,
@@ -107,8 +105,8 @@ fn length(option: Option<Interval>, default: i64) -> i64 {
 // As sql/tables.sql has them.
 macro_rules! columns {
     () => {
-        "id, name, created_at, system_identifier, xid_offset, restored_at, uses_timers, lease_time,
-         retry_limit, retry_delay, retry_backoff, retry_delay_max, on_exhausted, dedup_window,
+        "id, name, created_at, system_identifier, xid_offset, restored_at, lease_time, retry_limit,
+         retry_delay, retry_backoff, retry_delay_max, on_exhausted, dedup_window,
          max_deliveries, delay, retention, completed_retention, max_depth, ordering"
     };
 }
@@ -116,8 +114,8 @@ macro_rules! columns {
 static BY_NAME: Index = Index { table: Table(c"queue"), name: c"queue_name_key" };
 static CREATE: Statement = Statement::new(
     "INSERT INTO queen_mq.queue
-         (name, created_at, system_identifier, xid_offset, restored_at, uses_timers)
-     VALUES ($1, $2, $3, $4, $5, false) ON CONFLICT (name) DO NOTHING",
+         (name, created_at, system_identifier, xid_offset, restored_at)
+     VALUES ($1, $2, $3, $4, $5) ON CONFLICT (name) DO NOTHING",
     &[
         pg_sys::TEXTOID,
         pg_sys::TIMESTAMPTZOID,
@@ -162,21 +160,20 @@ fn read(row: &impl Columns) -> (Option<Identity>, Queue) {
         created_at: row.need::<At>(3).0,
         identity: identity.unwrap_or(Identity::PLAIN),
         name: row.need(2),
-        uses_timers: row.need(7),
         options: Options {
-            lease_time: row.get(8),
-            retry_limit: row.get(9),
-            retry_delay: row.get(10),
-            retry_backoff: row.get(11),
-            retry_delay_max: row.get(12),
-            on_exhausted: row.get(13),
-            dedup_window: row.get(14),
-            max_deliveries: row.get(15),
-            delay: row.get(16),
-            retention: row.get(17),
-            completed_retention: row.get(18),
-            max_depth: row.get(19),
-            ordering: row.get(20),
+            lease_time: row.get(7),
+            retry_limit: row.get(8),
+            retry_delay: row.get(9),
+            retry_backoff: row.get(10),
+            retry_delay_max: row.get(11),
+            on_exhausted: row.get(12),
+            dedup_window: row.get(13),
+            max_deliveries: row.get(14),
+            delay: row.get(15),
+            retention: row.get(16),
+            completed_retention: row.get(17),
+            max_depth: row.get(18),
+            ordering: row.get(19),
         },
     };
     (identity, queue)
@@ -235,19 +232,6 @@ pub fn update(queue: &Queue) {
         option(&o.max_depth),
         option(&o.ordering),
     ]);
-}
-
-static USE_TIMERS: Statement = Statement::new(
-    "UPDATE queen_mq.queue SET uses_timers = true WHERE id = $1 AND NOT uses_timers",
-    &[pg_sys::INT8OID],
-);
-
-/// From now on pops look whether a message is due. Waits for a transaction that is changing the
-/// queue's options.
-pub fn use_timers(queue: &Queue) {
-    if !queue.uses_timers {
-        USE_TIMERS.run(&[arg(queue.id)]);
-    }
 }
 
 static ALL: Statement =

@@ -6,6 +6,7 @@ use pgrx::{FromDatum, pg_sys};
 use queen_engine::holes::Holes;
 use queen_engine::message::{MessageId, Spans};
 use queen_engine::pop::{Found, Read};
+use queen_engine::tally::Arrived;
 
 use super::clock::{At, Moment};
 use super::spi::{Arg, Columns, Statement, Under, arg};
@@ -404,4 +405,39 @@ pub fn rows(queue: i64, partition: &str, under: &Under) -> Vec<Row> {
         ControlFlow::Continue(())
     });
     rows
+}
+
+/// A segment that tells of its partition.
+pub struct News {
+    pub segment: Arrived,
+    pub created_at: Moment,
+    /// For this group alone.
+    pub only_group: Option<i64>,
+}
+
+/// Segments of the queue after (xid, key), in order; or, `within`, those of that transaction.
+pub fn news(
+    queue: i64,
+    xid: u64,
+    key: &(String, u64),
+    within: bool,
+    limit: usize,
+    under: &Under,
+) -> Vec<News> {
+    let (queue, xid) = (Value::Int(queue), Value::Int(signed(xid)));
+    let (partition, segment) = (Value::Text(&key.0), Value::Int(signed(key.1)));
+    let read = |row: &Tuple| News {
+        segment: Arrived {
+            xid: unsigned(row.need(3)),
+            key: (row.need(6), unsigned(row.need(2))),
+            messages: u64::from(row.need::<i16>(5) as u16),
+            bytes: row.stored_size(7),
+        },
+        created_at: row.need::<At>(4).0,
+        only_group: row.get(10),
+    };
+    match within {
+        true => NEWS.after(&[queue, xid], &[partition, segment], None, limit, under, read),
+        false => NEWS.after(&[queue], &[xid, partition, segment], None, limit, under, read),
+    }
 }

@@ -1,5 +1,5 @@
-//! The one place that talks SPI: statements prepared once per session, run under a snapshot the
-//! caller names.
+//! The place that talks SPI (but for `queen_wait`, which ends transactions): statements prepared once
+//! per session, run under a snapshot the caller names.
 //!
 //! pgrx has an SPI client of its own. It decides by itself whether a statement is read-only, and
 //! with that, which snapshot it sees; the engine's correctness is a matter of exactly that choice

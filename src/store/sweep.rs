@@ -109,7 +109,8 @@ pub static PASSES: [Pass; 5] = [
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at < $3"
     ),
     // Once nothing is held, or waits, in any of its partitions. Where somebody always holds something,
-    // by age: a lease lasts 12 hours, and longer only if it is extended.
+    // by age: a lease lasts 12 hours, and longer only if it is extended. And once its receipts are
+    // gone: a lease's id begins with its milliseconds, which those of the set were a moment later.
     pass!(
         "lease_sets",
         "lease_set",
@@ -120,7 +121,16 @@ pub static PASSES: [Pass; 5] = [
                                WHERE cursor_id = held.id ORDER BY revision DESC LIMIT 1) AS p
                            WHERE p.due_at > CASE WHEN t.created_at < $3 - interval '12 hours'
                                             THEN $3 - interval '12 hours'
-                                            ELSE '-infinity' END)"
+                                            ELSE '-infinity' END)
+           AND NOT EXISTS (SELECT FROM unnest(t.cursor_ids) AS held(id)
+                           JOIN queen_mq.receipt r ON r.cursor_id = held.id
+                           WHERE r.ended_at >= $3
+                             AND r.lease_id >= pg_catalog.rpad(pg_catalog.lpad(pg_catalog.to_hex(
+                                 (extract(epoch FROM t.created_at) * 1000)::bigint - 1000), 12, '0'),
+                                 32, '0')::uuid
+                             AND r.lease_id < pg_catalog.rpad(pg_catalog.lpad(pg_catalog.to_hex(
+                                 (extract(epoch FROM t.created_at) * 1000)::bigint + 1000), 12, '0'),
+                                 32, '0')::uuid)"
     ),
     // Cursors of groups that are gone, once nobody is to be told of their leases any more.
     pass!(

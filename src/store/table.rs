@@ -40,7 +40,7 @@ pub enum From {
 #[derive(Clone, Copy, Debug)]
 pub struct Place(pg_sys::ItemPointerData);
 
-/// A row under a scan, lent while the scan stands there. lent while the scan stands there.
+/// A row under a scan, lent while the scan stands there.
 pub struct Tuple {
     slot: *mut pg_sys::TupleTableSlot,
 }
@@ -181,8 +181,9 @@ impl Index {
             From::Start => pg_sys::ScanDirection::ForwardScanDirection,
             From::End => pg_sys::ScanDirection::BackwardScanDirection,
         };
-        // SAFETY: the caller vouches for the snapshot. Relations, scan and slot are opened and closed in pairs; on an ERROR the transaction's resource owner closes them.
-        // The keys' datums live in the current memory context, longer than the scan.
+        // SAFETY: the caller vouches for the snapshot. Relations, scan and slot are opened and closed
+        // in pairs; on an ERROR the transaction's resource owner closes them. The keys' datums live
+        // in the current memory context, longer than the scan.
         unsafe {
             let table = open(self.table.0, READ);
             let index = pg_sys::index_open(oid_of(self.name), READ);

@@ -41,6 +41,12 @@ fn is_newest(queue: i64, revision: i64) -> Result<bool> {
     Under::latest_snapshot(|under| Ok(newest(queue, under)?.0 == revision))
 }
 
+/// Whether nothing was removed from the queue's log that `under` still sees.
+pub fn is_as_seen(queue: i64, under: &Under) -> Result<bool> {
+    let removed = |under: &Under| Ok(newest(queue, under)?.1.removed_messages);
+    Ok(removed(under)? == Under::latest_snapshot(removed)?)
+}
+
 /// An error where somebody has counted on from `revision`, which a new snapshot would show.
 pub fn need_newest(queue: i64, revision: i64) -> Result<()> {
     match is_newest(queue, revision)? {

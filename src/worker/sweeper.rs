@@ -18,6 +18,8 @@ use crate::sweeping::Task;
 
 /// It looks this often whether somebody wants to drop its database.
 const LONGEST_PAUSE: i64 = SECOND / 2;
+/// Where a round is further off, timers are looked for this often: they may have been scheduled since.
+const TIMERS: i64 = SECOND;
 /// One task of one round; the rest is done in the next.
 const ROUND: i64 = SECOND / 4;
 /// A statement of the worker waits for nobody longer than this.
@@ -57,6 +59,7 @@ pub extern "C-unwind" fn queen_mq_worker(database: pg_sys::Datum) {
 
 fn serve(database: pg_sys::Oid) {
     let mut next = clock::now();
+    let mut looked_at = next;
     let mut wanted_at = next;
     loop {
         if is_wanted_alone(database) {
@@ -64,63 +67,76 @@ fn serve(database: pg_sys::Oid) {
         }
         let now = clock::now();
         if now >= next {
-            match round() {
+            match round(database) {
                 Ok(due) => (next, wanted_at) = (due, now),
                 Err(Unwanted) if now - wanted_at > LINGER => return,
                 Err(Unwanted) => next = now + LONGEST_PAUSE,
             }
+            looked_at = clock::now();
             show("");
+        } else if now - looked_at >= TIMERS {
+            let queues = queues().unwrap_or_default();
+            next = next_timer(&queues).map_or(next, |timer| next.min(timer));
+            looked_at = now;
         }
         pause((next - clock::now()).clamp(1_000, LONGEST_PAUSE) / 1_000);
     }
 }
 
-/// Every task once, or as often as there is more to do within its time. When to come again.
-fn round() -> std::result::Result<Moment, Unwanted> {
-    let began = clock::now();
+/// The queues, unless something is wrong with them.
+fn queues() -> std::result::Result<Vec<Queue>, Unwanted> {
     let queues = in_transaction("start", || match is_installed() && is_served() {
         true => connected(|| Under::new_snapshot(queue::all)).map(Some),
         false => Ok(None),
     });
-    let queues = match queues {
-        Some(None) => return Err(Unwanted),
-        Some(Some(queues)) => queues,
-        None => Vec::new(),
-    };
+    match queues {
+        Some(None) => Err(Unwanted),
+        Some(Some(queues)) => Ok(queues),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// Every task once, or as often as there is more to do within its time. When to come again: at once
+/// if somebody wants the database for themselves.
+fn round(database: pg_sys::Oid) -> std::result::Result<Moment, Unwanted> {
+    let began = clock::now();
+    let queues = queues()?;
     for task in Task::all() {
         show(task.name());
         let deadline = clock::now() + ROUND;
-        if task.is_of_queue() {
-            for queue in &queues {
-                repeat(task, deadline, || task.step_of(queue));
+        // Each queue has one step, however late it is.
+        let works: Vec<Option<&Queue>> = match task.is_of_queue() {
+            true => queues.iter().map(Some).collect(),
+            false => vec![None],
+        };
+        for queue in works {
+            let step = || queue.map_or_else(|| task.step(), |queue| task.step_of(queue));
+            while in_transaction(task.name(), || connected(step)).is_some_and(|done| done.goes_on)
+                && clock::now() < deadline
+                && !is_wanted_alone(database)
+            {
+                pgrx::check_for_interrupts!();
             }
-        } else {
-            repeat(task, deadline, || task.step());
+            if is_wanted_alone(database) {
+                return Ok(began);
+            }
         }
     }
     // So that autovacuum learns of what was deleted.
     // SAFETY: outside of a transaction, as it has to be.
     unsafe { pg_sys::pgstat_report_stat(true) };
     let next = began + settings::sweep_interval();
-    Ok(next_timer(&queues).map_or(next, |timer| next.min(timer.max(clock::now()))))
-}
-
-fn repeat(task: Task, deadline: Moment, step: impl Fn() -> Result<crate::store::sweep::Step>) {
-    loop {
-        let done = in_transaction(task.name(), || connected(&step));
-        if !done.is_some_and(|done| done.goes_on) || clock::now() >= deadline {
-            return;
-        }
-        pgrx::check_for_interrupts!();
-    }
+    // One that is due now is in somebody's hands.
+    let soon = clock::now() + LONGEST_PAUSE;
+    Ok(next_timer(&queues).map_or(next, |timer| match timer <= clock::now() {
+        true => next.min(soon),
+        false => next.min(timer),
+    }))
 }
 
 fn next_timer(queues: &[Queue]) -> Option<Moment> {
-    let look = |queue: &Queue| {
-        let next = || connected(|| Under::new_snapshot(|under| Ok(timer::next(queue.id, under))));
-        in_transaction("timers", next).flatten()
-    };
-    queues.iter().filter(|queue| queue.uses_timers).filter_map(look).min()
+    let next = |under: &Under| Ok(queues.iter().filter_map(|q| timer::next(q.id, under)).min());
+    in_transaction("timers", || connected(|| Under::new_snapshot(next))).flatten()
 }
 
 /// Run `body` in a transaction of its own. What goes wrong in it is a WARNING, and the worker goes

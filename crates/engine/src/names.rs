@@ -39,10 +39,6 @@ impl Names {
         self.opened().insert(name);
     }
 
-    pub fn remove(&mut self, name: &str) {
-        self.opened().remove(name);
-    }
-
     pub fn retain(&mut self, keep: impl FnMut(&String) -> bool) {
         self.opened().retain(keep);
     }

@@ -102,11 +102,6 @@ impl<'a> Pop<'a> {
         self.exhausted = true;
     }
 
-    /// What was found so far, in delivery order.
-    pub fn found(&self) -> &Spans {
-        &self.taken
-    }
-
     /// How many messages are still wanted.
     pub fn missing(&self) -> usize {
         self.wanted - self.taken.count()

@@ -46,11 +46,6 @@ impl Tally {
         self.stream.pass(segment.xid, segment.key, snapshot);
     }
 
-    /// Whether this segment is among those counted.
-    pub fn has_counted(&self, xid: u64, key: &(String, u64)) -> bool {
-        self.stream.has_passed(xid, key)
-    }
-
     pub fn remove(&mut self, messages: u64, bytes: u64) {
         self.removed_messages += messages;
         self.removed_bytes += bytes;
@@ -75,15 +70,15 @@ mod tests {
         let first = Snapshot::new(&[5], 10, 10, None);
         tally.count(segment(7, 1), &first);
         tally.stream.leave_holes(&first);
-        assert!(tally.has_counted(7, &("p".into(), 1)));
-        assert!(!tally.has_counted(5, &("p".into(), 2)));
-        assert!(!tally.has_counted(8, &("p".into(), 3)));
+        assert!(tally.stream.has_passed(7, &("p".into(), 1)));
+        assert!(!tally.stream.has_passed(5, &("p".into(), 2)));
+        assert!(!tally.stream.has_passed(8, &("p".into(), 3)));
         let second = Snapshot::new(&[], 12, 12, None);
         assert_eq!(tally.stream.finished(&second).len(), 1);
         tally.count(segment(5, 2), &second);
-        assert!(tally.has_counted(5, &("p".into(), 2)));
+        assert!(tally.stream.has_passed(5, &("p".into(), 2)));
         tally.stream.finish(5, &second);
-        assert!(tally.has_counted(5, &("p".into(), 2)));
+        assert!(tally.stream.has_passed(5, &("p".into(), 2)));
         tally.remove(3, 10);
         assert_eq!((tally.messages, tally.retained(), tally.bytes), (6, 3, 20));
     }
@@ -93,6 +88,6 @@ mod tests {
         let mut tally = Tally::default();
         let own = Snapshot::new(&[], 10, 10, Some(6));
         tally.count(segment(6, 1), &own);
-        assert_eq!((tally.messages, tally.has_counted(6, &("p".into(), 1))), (0, false));
+        assert_eq!((tally.messages, tally.stream.has_passed(6, &("p".into(), 1))), (0, false));
     }
 }

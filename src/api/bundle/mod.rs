@@ -159,8 +159,8 @@ impl Bundle {
     }
 
     fn push(&self, results: &mut [Json]) -> Result<()> {
-        let messages: Vec<Message> = self.pushes.iter().map(|(_, m)| m.clone()).collect();
-        for ((at, message), pushed) in self.pushes.iter().zip(push(messages)?) {
+        let messages: Vec<&Message> = self.pushes.iter().map(|(_, message)| message).collect();
+        for ((at, message), pushed) in self.pushes.iter().zip(push(&messages)?) {
             if pushed.was_stored_before {
                 let id = &pushed.transaction_id;
                 return Err(Error::new(

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::answer::{Json, json};
 use super::parse::{given, needed, refuse_fields, unknown};
 use crate::api::args;
-use crate::api::push::{Destination, Message, message};
+use crate::api::push::{Destination, Message, YEAR, message};
 use crate::api::timer::{WANTED_ONE, moment};
 use crate::datum::Jsonb;
 use crate::error::{Error, Result};
@@ -74,7 +74,7 @@ impl TimerOperation {
 }
 
 fn milliseconds(delay: f64) -> Result<i64> {
-    const YEAR_MS: f64 = 366.0 * 86_400_000.0;
+    const YEAR_MS: f64 = YEAR as f64 / 1000.0;
     match delay {
         delay if (0.0..=YEAR_MS).contains(&delay) => Ok((delay * 1000.0).round() as i64),
         delay => Err(Error::invalid(

@@ -384,7 +384,50 @@ async fn a_lease_over_several_partitions_is_forgotten_once_nothing_is_held() -> 
     session.run("SELECT queen_sweep(1000)").await?;
     assert_eq!(session.count(sets).await?, 1);
     complete(&session, &came).await?;
+    // The lease ended just now, long after it was given: a repeated ack is to be answered. (Its id
+    // begins with the milliseconds of its beginning, which were moved above.)
+    session
+        .run(
+            "UPDATE queen_mq.receipt SET lease_id = (lpad(to_hex((SELECT extract(epoch FROM created_at)
+                 * 1000 FROM queen_mq.lease_set)::bigint), 12, '0')
+                 || right(replace(lease_id::text, '-', ''), 20))::uuid",
+        )
+        .await?;
+    session.run("SELECT queen_sweep(1000)").await?;
+    assert_eq!(session.count(sets).await?, 1);
+    session.run("UPDATE queen_mq.receipt SET ended_at = ended_at - interval '2 hours'").await?;
+    session.run("SELECT queen_sweep(1000)").await?;
     session.run("SELECT queen_sweep(1000)").await?;
     assert_eq!(session.count(sets).await?, 0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_groups_and_queues_that_are_gone_have_left_goes_after_an_hour() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let session = db.session().await?;
+    let left =
+        "SELECT (SELECT count(*) FROM queen_mq.cursor) + (SELECT count(*) FROM queen_mq.progress)
+                       + (SELECT count(*) FROM queen_mq.receipt)";
+    for queue in ["kept", "removed", "left"] {
+        for partition in ["a", "b"] {
+            Push::new(queue, n(1)).partition(partition).run(&session).await?;
+            let came = Pop::new(queue).group("g").mode("all").run(&session).await?;
+            complete(&session, &came).await?;
+        }
+    }
+    session.run("SELECT queen_delete_queue('removed')").await?;
+    session.run("SELECT queen_unsubscribe('left', 'g')").await?;
+    // Of the group a repeated ack is still answered, of the queue nothing is.
+    session.run("SELECT queen_sweep(1000)").await?;
+    assert_eq!(session.count("SELECT count(*) FROM queen_mq.cursor").await?, 4);
+    session.run("UPDATE queen_mq.receipt SET ended_at = ended_at - interval '2 hours'").await?;
+    for _ in 0..2 {
+        session.run("SELECT queen_sweep(1000)").await?;
+    }
+    // Two cursors, each with its newest state.
+    assert_eq!(session.count(left).await?, 4);
+    assert!(Pop::new("kept").group("g").run(&session).await?.is_empty());
+    assert_eq!(session.count("SELECT sum(pending)::bigint FROM queen_groups").await?, 0);
     Ok(())
 }

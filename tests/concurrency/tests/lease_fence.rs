@@ -263,3 +263,23 @@ async fn a_lease_outlives_its_session() -> Result<()> {
     assert_eq!(pop().run(&session).await?, []);
     complete(&session, slice::from_ref(&held)).await
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_is_removed_beside_a_first_pop_is_gone_for_its_lease() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [ref popping, ref removing] = db.sessions().await?;
+    Push::new("q", n(1)).run(popping).await?;
+    popping.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
+    popping.run("BEGIN").await?;
+    let came = Pop::new("q").group("g").one(popping).await?;
+    let commit = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        popping.run("COMMIT").await
+    };
+    let (removed, committed) =
+        tokio::join!(removing.count("SELECT queen_delete_queue('q')"), commit);
+    committed?;
+    assert_eq!(removed?, 1);
+    Ack::all(came.lease()?).run(popping).await.fails_with("QN003")?;
+    Ok(())
+}

@@ -4,6 +4,8 @@
 //! In every test `open` has a transaction open, and each statement of `other` must answer within
 //! half a second.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use queen_tests::{Ack, Pop, Push, Session, TestDb, complete, n, numbers};
 
@@ -268,5 +270,24 @@ async fn an_open_push_of_a_duplicate_of_what_a_due_timer_has() -> Result<()> {
     // Remembered: the timer is a duplicate, and goes.
     assert!(pop_all("shared").run(&other).await?.is_empty());
     assert_eq!(other.count("SELECT count(*) FROM queen_timers").await?, 0);
+    Ok(())
+}
+
+/// To be delayed for the first time holds no other up that is.
+#[tokio::test(flavor = "multi_thread")]
+async fn first_delayed_pushes_do_not_wait_for_each_other() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [ref open, ref other] = db.sessions().await?;
+    Push::new("q", n(0)).run(open).await?;
+    other.be_prompt().await?;
+    open.run("BEGIN; SELECT queen_push('q', '1', delay => '1 h')").await?;
+    other.run("SELECT queen_push('q', '{\"n\": 2}', delay => '200 ms')").await?;
+    other.run("BEGIN; SELECT queen_configure('q', lease_time => '1 min')").await?;
+    open.run("SELECT queen_push('q', '3', delay => '1 h')").await?;
+    other.run("ROLLBACK").await?;
+    open.run("ROLLBACK").await?;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let came = Pop::new("q").batch(9).run(other).await?;
+    assert_eq!(numbers(&came), [0, 2]);
     Ok(())
 }

@@ -220,3 +220,60 @@ async fn queen_wait_is_for_itself_and_can_be_cancelled() -> Result<()> {
     ensure!(began.elapsed() < SOON, "{:?}", began.elapsed());
     Ok(())
 }
+
+/// It would keep them from everybody to its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pop_that_waits_keeps_no_timers_of_others() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [ref waiter, ref other] = db.sessions().await?;
+    other.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
+    Push::new("q", n(0)).partition("mine").run(other).await?;
+    complete(other, &pop().partition("mine").run(other).await?).await?;
+    let waiting = async { pop().partition("mine").wait("20 s").run(waiter).await };
+    let acting = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        other
+            .run("SELECT queen_schedule('q', 'k', '{\"n\": 1}', partition => 'theirs', delay => '200 ms')")
+            .await?;
+        let began = Instant::now();
+        let came = pop().wait("10 s").run(other).await?;
+        Ok::<_, anyhow::Error>((came, began.elapsed()))
+    };
+    let (mine, theirs) = tokio::join!(waiting, acting);
+    let (came, took) = theirs?;
+    assert_eq!((numbers(&came), mine?.len()), (vec![1], 0));
+    ensure!(took < Duration::from_secs(2), "{took:?}");
+    Ok(())
+}
+
+/// What is due, and in the hands of an open transaction, is not looked at over and over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pop_that_waits_for_a_timer_somebody_holds_is_idle() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [ref waiter, ref holder, ref other] = db.sessions().await?;
+    other.run("SELECT queen_subscribe('q', 'g', 'all'), queen_configure('q')").await?;
+    holder.run("SELECT queen_schedule('q', 'k', '{\"n\": 1}', delay => '100 ms')").await?;
+    holder.run("BEGIN; SELECT queen_schedule('q', 'k', '{\"n\": 2}', delay => '0')").await?;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let waiting = async { pop().wait("20 s").run(waiter).await };
+    let looking = async {
+        let sql = "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname = 'timer_due'";
+        let before = other.count(sql).await?;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        holder.run("COMMIT").await?;
+        Ok::<_, anyhow::Error>(before)
+    };
+    let (came, looked) = tokio::join!(waiting, looking);
+    let (came, before) = (came?, looked?);
+    assert_eq!(numbers(&came), [2]);
+    // Its statistics are there once its transaction has ended: some fifty looks a second.
+    let sql = "SELECT pg_stat_clear_snapshot(), idx_scan FROM pg_stat_user_indexes
+               WHERE indexrelname = 'timer_due'";
+    let after: i64 = eventually("statistics", Duration::from_secs(10), async || {
+        let after: i64 = other.row(sql, &[]).await?.get(1);
+        Ok((after > before + 3).then_some(after))
+    })
+    .await?;
+    ensure!(after - before < 1000, "{} looks in three seconds", after - before);
+    Ok(())
+}

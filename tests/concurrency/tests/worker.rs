@@ -265,3 +265,47 @@ async fn without_preload_it_is_started_by_hand() -> Result<()> {
     session.run("DROP EXTENSION queen_mq").await?;
     no_worker(&session).await
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_comes_for_a_timer_long_before_its_next_round() -> Result<()> {
+    let cluster = Cluster::start_with("queen_mq.databases = ''\nqueen_mq.sweep_interval = '60s'")?;
+    let db = TestDb::create(&cluster.config()).await?;
+    let session = db.session().await?;
+    session.run("SELECT queen_configure('q')").await?;
+    worker(&session).await?;
+    // Its first round is over, and did not see the timer.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    session.run("SELECT queen_schedule('q', 'k', '{\"n\": 1}', delay => '1 s')").await?;
+    let began = Instant::now();
+    counts(&session, "SELECT count(*) FROM queen_messages", 1).await?;
+    let took = began.elapsed();
+    ensure!(took > Duration::from_millis(900) && took < Duration::from_secs(8), "{took:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_is_dropped_at_once_in_the_middle_of_much_work() -> Result<()> {
+    let cluster = Cluster::start_with("queen_mq.databases = 'other'")?;
+    let db = TestDb::create(&cluster.config()).await?;
+    let session = db.session().await?;
+    let maintenance = Session::open(&cluster.config()).await?;
+    session
+        .run(
+            "INSERT INTO queen_mq.marker (version, expires_at, created_at, updated_at, ns, key, value)
+             SELECT k, now() - interval '1 s', now(), now(), 'old', k::text, '1'
+             FROM generate_series(1, 200000) AS k",
+        )
+        .await?;
+    // The drop is to have little to write itself.
+    maintenance.run("CHECKPOINT").await?;
+    maintenance.run("ALTER SYSTEM SET queen_mq.databases = ''").await?;
+    maintenance.run("SELECT pg_reload_conf()").await?;
+    worker(&session).await?;
+    ensure!(session.count(MARKERS).await? > 0, "it has finished already");
+    drop(session);
+    let sql = format!("DROP DATABASE {} WITH (FORCE)", db.name());
+    let began = Instant::now();
+    maintenance.run(&sql).await?;
+    ensure!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    Ok(())
+}

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use queen_tests::cluster::Cluster;
 use queen_tests::{Ack, Pop, Push, Session, TestDb, eventually, n};
 
@@ -170,4 +170,52 @@ async fn without_preload_a_waiting_pop_is_late_by_a_tenth_of_a_second_at_most() 
         seen.push(p99);
     }
     bail!("p99 {seen:.2?}")
+}
+
+/// Processor time that the sessions of this database have had so far, in hundredths of a second.
+async fn processor_time(session: &Session) -> Result<u64> {
+    let sql = "SELECT pid FROM pg_stat_activity
+               WHERE datname = current_database() AND backend_type = 'client backend'";
+    let mut all = 0;
+    for row in session.rows(sql, &[]).await? {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", row.get::<_, i32>(0)))?;
+        // After the name in parentheses; user and system time are the 14th and 15th of all.
+        let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        all += fields.skip(11).take(2).map(|field| field.parse().unwrap_or(0)).sum::<u64>();
+    }
+    Ok(all)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_waiting_sessions_cost_next_to_nothing() -> Result<()> {
+    // It measures: nobody else is to test meanwhile.
+    let _alone = TestDb::alone().await?;
+    let cluster = Cluster::start_with("max_connections = 250")?;
+    let db = TestDb::create(&cluster.config()).await?;
+    let session = db.session().await?;
+    Push::new("other", n(1)).run(&session).await?;
+    let mut waiting = tokio::task::JoinSet::new();
+    for waiter in db.crowd(200).await? {
+        waiting.spawn(async move {
+            Pop::new("q").group("g").mode("all").wait("60 s").run(&waiter).await
+        });
+    }
+    let all = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+               AND state = 'active' AND wait_event_type IS NOT NULL";
+    let so = async || Ok((session.count(all).await? >= 200).then_some(()));
+    eventually("200 waiting sessions", Duration::from_secs(30), so).await?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = processor_time(&session).await?;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let spent = processor_time(&session).await? - before;
+    println!("{spent} hundredths of a second in ten seconds");
+    ensure!(spent < 50, "{spent} hundredths of a second in ten seconds: 5 % of a core are 50");
+    // They wait indeed, and are woken.
+    Push::new("q", n(1)).run(&session).await?;
+    let came = eventually("message", Duration::from_secs(20), async || {
+        let done = waiting.join_next().await.context("nobody waits any more")?;
+        Ok((!done??.is_empty()).then_some(()))
+    });
+    came.await?;
+    Ok(())
 }
