@@ -97,6 +97,8 @@ CREATE TABLE queen_mq.consumer_group (
     -- counted, those that have arrived in the queue and are not for the group, or are gone.
     initial bigint NOT NULL,
     baseline bigint,
+    -- NULL: as the queue has it.
+    ordering text,
     CONSTRAINT consumer_group_once UNIQUE (queue, name)
 );
 COMMENT ON TABLE queen_mq.consumer_group IS 'Consumer groups and where each began to read; the empty name is queue mode';
@@ -109,6 +111,24 @@ CREATE TABLE queen_mq.cursor (
     CONSTRAINT cursor_once UNIQUE (group_id, partition)
 ) WITH (vacuum_truncate = off);
 COMMENT ON TABLE queen_mq.cursor IS 'The (group, partition) pairs that have been read: an identity and a lock';
+
+-- In groups without order, who has taken a message, for good: inserted by the pop that takes it
+-- first, never updated. What becomes of it afterwards is in progress, as for a cursor, whose ids the
+-- claims share. It goes when the message is settled and the cursor of its partition has passed it.
+CREATE TABLE queen_mq.claim (
+    id bigint PRIMARY KEY,
+    group_id bigint NOT NULL,
+    partition text COLLATE "C" NOT NULL,
+    message_id bigint NOT NULL,
+    taken_at timestamptz NOT NULL,
+    -- The first lease and its end; NULL where there is none (auto_ack: settled at once).
+    lease_id uuid,
+    deadline timestamptz,
+    CONSTRAINT claim_once UNIQUE (group_id, partition, message_id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
+        autovacuum_vacuum_insert_threshold = 20000, vacuum_truncate = off);
+COMMENT ON TABLE queen_mq.claim IS 'Messages that a group without order has taken';
+CREATE INDEX claim_due ON queen_mq.claim (group_id, deadline, id) WHERE deadline IS NOT NULL;
 
 -- The state of cursors, append-only: the newest revision counts. Updating in place would collapse
 -- as soon as somebody holds an old snapshot; the newest end of an index never fills with dead rows.
@@ -183,10 +203,13 @@ CREATE TABLE queen_mq.replay (
 );
 COMMENT ON TABLE queen_mq.replay IS 'Replayed dead letters in the log, each for one group alone';
 
--- Leases over several partitions: the cursors they cover, ascending.
+-- Leases over several partitions: the cursors they cover, ascending. Or over several messages in a
+-- group without order: their claims.
 CREATE TABLE queen_mq.lease_set (
     id bigint GENERATED ALWAYS AS IDENTITY (MAXVALUE 274877906943) PRIMARY KEY,
     cursor_ids bigint[] NOT NULL,
+    -- Of claims: the messages, in the same order.
+    message_ids bigint[],
     created_at timestamptz NOT NULL
 );
 COMMENT ON TABLE queen_mq.lease_set IS 'The cursors of leases that cover several partitions';
@@ -198,6 +221,9 @@ CREATE TABLE queen_mq.receipt (
     ended_at timestamptz NOT NULL,
     -- engine: Receipt
     body bytea NOT NULL,
+    -- Of a claim, which may be gone by the time it is asked for.
+    group_id bigint,
+    partition text COLLATE "C",
     CONSTRAINT receipt_once PRIMARY KEY (cursor_id, lease_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 COMMENT ON TABLE queen_mq.receipt IS 'What ended leases settled, kept for at least an hour';
@@ -228,7 +254,8 @@ CREATE TABLE queen_mq.sweep (
 );
 COMMENT ON TABLE queen_mq.sweep IS 'Where the sweep has come to in each table';
 INSERT INTO queen_mq.sweep VALUES
-    ('transaction_ids', 0), ('progress', 0), ('receipts', 0), ('lease_sets', 0), ('cursors', 0);
+    ('transaction_ids', 0), ('progress', 0), ('receipts', 0), ('lease_sets', 0), ('cursors', 0),
+    ('removed_claims', 0);
 
 -- pg_dump saves the rows of an extension's tables, and the state of its sequences, only if they
 -- are registered.
@@ -242,6 +269,7 @@ SELECT pg_catalog.pg_extension_config_dump('queen_mq.consumer_group', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.consumer_group_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.cursor', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.cursor_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.claim', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.progress', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.discovery', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.discovery_revision', '');

@@ -33,7 +33,7 @@ pub enum Code {
     /// 22023
     InvalidParameterValue,
     /// 0A000: named by the contract, not built yet.
-    FeatureNotSupported,
+    ObjectNotInPrerequisiteState,
     /// 40001
     SerializationFailure,
     /// XX000: stored state that nobody but this extension writes does not read back.
@@ -55,7 +55,7 @@ impl Code {
             Code::UndefinedObject => b"42704",
             Code::ActiveSqlTransaction => b"25001",
             Code::InvalidParameterValue => b"22023",
-            Code::FeatureNotSupported => b"0A000",
+            Code::ObjectNotInPrerequisiteState => b"55000",
             Code::SerializationFailure => b"40001",
             Code::Internal => b"XX000",
         }

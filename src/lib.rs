@@ -14,6 +14,7 @@ mod batch;
 mod datum;
 mod depth;
 mod error;
+mod folding;
 mod metrics;
 mod moving;
 mod refusal;

@@ -1,14 +1,16 @@
 //! Moving groups along the log by hand: seek, purge, unsubscribe. Whoever holds a lease there
 //! loses it, and is told so (QN002).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use queen_engine::cursor::{Cursor, Start};
 use queen_engine::lease::LeaseId;
+use queen_engine::message::MessageId;
 use queen_engine::receipt::Receipt;
 
 use crate::api::register::{Beginning, Mode};
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
+use crate::folding;
 use crate::store::clock::{self, Moment};
 use crate::store::cursor::{self, Located, Notice};
 use crate::store::group::{self, Group};
@@ -16,11 +18,14 @@ use crate::store::queue::Queue;
 use crate::store::segment::{self, Row};
 use crate::store::snapshot::{self, Taken};
 use crate::store::spi::Under;
-use crate::store::{discovery, receipt, tally};
+use crate::store::{claim, discovery, receipt, replay, tally};
 use crate::tallying::Count;
 
 /// Move the whole group; returns the number of partitions moved.
 pub fn seek(queue: &Queue, group: &Group, mode: Mode) -> Result<usize> {
+    if !group.is_ordered(&queue.options) {
+        return begin_anew(queue, group, mode);
+    }
     // Partitions nobody has read get a cursor, whose announcement lets them be found again.
     for partition in Under::new_snapshot(|under| Ok(segment::partitions(queue.id, under)))? {
         cursor::create(queue.id, group.id, &partition)?;
@@ -46,6 +51,64 @@ pub fn seek(queue: &Queue, group: &Group, mode: Mode) -> Result<usize> {
     })
 }
 
+/// Move a group without order: it begins anew, and is another one to whoever has looked before.
+fn begin_anew(queue: &Queue, group: &Group, mode: Mode) -> Result<usize> {
+    // Before the claims: what is claimed, and not committed, is seen by nobody.
+    cursor::prevent_all(queue.id);
+    let located = lock_all(group)?;
+    retire(queue, &located);
+    Under::new_snapshot(|under| {
+        let last_drawn = segment::last_drawn_id(under);
+        let taken = snapshot::describe(under, queue.identity);
+        let mut beginning = Beginning::of(mode, Some(queue.id), last_drawn, &taken, under);
+        let removed = tally::newest(queue.id, under)?.1.removed_messages as i64;
+        let id = renumber(group);
+        match beginning.messages {
+            Some(messages) => group::move_to(id, &beginning.start, messages, None),
+            None => group::move_to(id, &beginning.start, 0, Some(removed)),
+        }
+        discovery::append(id, 0, &mut beginning.discovery);
+        let mut partitions: HashSet<String> =
+            segment::partitions(queue.id, under).into_iter().collect();
+        partitions.extend(located.into_iter().map(|located| located.partition));
+        Ok(partitions.len())
+    })
+}
+
+/// Give the group a new id, which nobody has looked for work under.
+fn renumber(group: &Group) -> i64 {
+    let id = group::renumber(group.id);
+    discovery::delete(group.id);
+    replay::hand_over(group.id, id);
+    id
+}
+
+/// The group's cursors and claims, locked, with their states.
+fn lock_all(group: &Group) -> Result<Vec<Located>> {
+    let locked = cursor::lock(&cursors_of(&[group.id])?)?;
+    Under::new_snapshot(|under| cursor::locate(locked, |_| &group.start, under))
+}
+
+/// Take all leases away, and see that nobody who has looked before goes on from what he has seen.
+fn retire(queue: &Queue, located: &[Located]) {
+    for located in located.iter().filter(|one| one.message.is_none() || one.cursor.open() > 0) {
+        let revoked = located.cursor.revoked();
+        write(queue, located, (located.cursor.emptied(), revoked));
+    }
+}
+
+/// Take all leases away.
+fn revoke(queue: Option<&Queue>, located: &[Located]) {
+    for located in located.iter().filter(|located| !located.cursor.leases.is_empty()) {
+        let revoked = located.cursor.revoked();
+        let cursor = Cursor { leases: Vec::new(), ..located.cursor.clone() };
+        match queue {
+            Some(queue) => write(queue, located, (cursor, revoked)),
+            None => trace(located, &revoked, clock::now()),
+        }
+    }
+}
+
 /// Move the group in one partition; returns 0 if there is none of this name.
 pub fn seek_partition(queue: &Queue, group: &Group, partition: &str, mode: Mode) -> Result<usize> {
     let is_there = Under::new_snapshot(|under| {
@@ -54,6 +117,9 @@ pub fn seek_partition(queue: &Queue, group: &Group, partition: &str, mode: Mode)
     })?;
     if !is_there {
         return Ok(0);
+    }
+    if !group.is_ordered(&queue.options) {
+        return begin_anew_in(queue, group, partition, mode);
     }
     cursor::create(queue.id, group.id, partition)?;
     let id = Under::new_snapshot(|under| {
@@ -72,6 +138,129 @@ pub fn seek_partition(queue: &Queue, group: &Group, partition: &str, mode: Mode)
         }
         Ok(1)
     })
+}
+
+/// The same in a group without order: with a new cursor, as nobody is to go on from the old one.
+fn begin_anew_in(queue: &Queue, group: &Group, partition: &str, mode: Mode) -> Result<usize> {
+    cursor::prevent_all(queue.id);
+    let located: Vec<Located> =
+        lock_all(group)?.into_iter().filter(|located| located.partition == partition).collect();
+    Under::new_snapshot(|under| {
+        let last_drawn = segment::last_drawn_id(under);
+        let taken = snapshot::describe(under, queue.identity);
+        let rows = segment::rows(queue.id, partition, under);
+        let start = start_in(&rows, mode, last_drawn, &taken);
+        let before = Unordered::of(group, located);
+        let mut moved = Cursor::new(start);
+        moved.last_pop_at = before.last_pop_at();
+        moved.settled = before.settled() + before.unsettled(&rows) - unsettled(&moved, &rows);
+        let now = clock::now();
+        for claim in &before.claims {
+            trace(claim, &claim.cursor.revoked(), now);
+        }
+        claim::delete(&before.claims.iter().map(|claim| claim.id).collect::<Vec<_>>());
+        let new = cursor::replace(group.id, partition);
+        write(queue, &new, (moved, Vec::new()));
+        Ok(1)
+    })
+}
+
+/// A partition of a group without order.
+struct Unordered {
+    base: Cursor,
+    claims: Vec<Located>,
+}
+
+impl Unordered {
+    fn of(group: &Group, located: Vec<Located>) -> Self {
+        let (claims, base): (Vec<_>, Vec<_>) =
+            located.into_iter().partition(|located| located.message.is_some());
+        let base = base.into_iter().next().map(|base| base.cursor);
+        let base = base.unwrap_or_else(|| Cursor::new(group.start.clone()));
+        Self { base, claims }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Cursor> {
+        self.claims.iter().map(|claim| &claim.cursor).chain([&self.base])
+    }
+
+    fn settled(&self) -> i64 {
+        self.all().map(|cursor| cursor.settled).sum()
+    }
+
+    fn last_pop_at(&self) -> Moment {
+        self.all().map(|cursor| cursor.last_pop_at).max().unwrap_or(0)
+    }
+
+    /// Messages of the partition that are not settled.
+    fn unsettled(&self, rows: &[Row]) -> i64 {
+        let claimed: HashSet<MessageId> =
+            self.claims.iter().filter_map(|claim| claim.message).collect();
+        let unread = rows.iter().filter(|row| !self.base.has_read(row.id, row.xid));
+        let unread: HashMap<u64, i64> = unread.map(|row| (row.id, row.messages as i64)).collect();
+        let is_behind = |message: &MessageId| !unread.contains_key(&message.segment());
+        let settled = |claim: &&Located| claim.message.is_some_and(|message| !is_behind(&message));
+        let open = |claim: &&Located| claim.message.is_some_and(|message| is_behind(&message));
+        let left = self.base.waiting.messages().filter(|message| !claimed.contains(message));
+        let behind: i64 =
+            self.claims.iter().filter(open).map(|claim| claim.cursor.open() as i64).sum();
+        let ahead: i64 = self.claims.iter().filter(settled).map(|claim| claim.cursor.settled).sum();
+        unread.values().sum::<i64>() - ahead + behind + left.count() as i64
+    }
+}
+
+/// Make an ordered group one without order, or the other way round: what is not settled stays so,
+/// with what is known of its deliveries and failures. Refused while somebody holds a lease.
+pub fn reorder(queue: &Queue, group: &Group) -> Result<()> {
+    let mut located = lock_all(group)?;
+    let now = clock::now();
+    let void_before = queue.identity.void_before;
+    if located.iter().any(|located| located.cursor.live_lease(now, void_before).is_some()) {
+        return Err(leases_are_live(queue));
+    }
+    retire(queue, &located);
+    for located in &mut located {
+        located.cursor.reclaim(now, void_before);
+    }
+    let mut partitions: BTreeMap<String, Vec<Located>> = BTreeMap::new();
+    for located in located {
+        partitions.entry(located.partition.clone()).or_default().push(located);
+    }
+    Under::new_snapshot(|under| {
+        let mut states = Vec::with_capacity(partitions.len());
+        for (partition, located) in partitions {
+            let Unordered { base, claims } = Unordered::of(group, located);
+            let state = match group.is_ordered(&queue.options) {
+                true => {
+                    let state = |claim: Located| Some((claim.message?, claim.cursor));
+                    let claims = claims.into_iter().filter_map(state);
+                    let base = folding::all_passed(queue, group, &partition, base, under)?;
+                    (base.with_claims(claims), Vec::new())
+                }
+                false => base.into_claims(),
+            };
+            states.push((partition, state));
+        }
+        let id = renumber(group);
+        for (partition, (base, claims)) in states {
+            let new = cursor::replace(id, &partition);
+            write(queue, &new, (base, Vec::new()));
+            for (message, state) in claims {
+                let claim = Located::claim(claim::draw_id(), id, &partition, message);
+                claim::try_insert(claim.id, id, &partition, message, now, None);
+                write(queue, &claim, (state, Vec::new()));
+            }
+        }
+        Ok(())
+    })
+}
+
+fn leases_are_live(queue: &Queue) -> Error {
+    let what =
+        format!("ordering of queue \"{}\" can't be changed while leases are live", queue.name);
+    Error::new(Code::ObjectNotInPrerequisiteState, what)
+        .detail("Somebody holds messages of one of its groups.")
+        .hint("Stop the consumers, and try again when queen_leases shows none.")
 }
 
 /// Where a cursor begins in a partition that holds `rows`.
@@ -95,16 +284,7 @@ fn unsettled(cursor: &Cursor, rows: &[Row]) -> i64 {
 
 /// Remove the group. Whoever holds a lease of it has lost it.
 pub fn unsubscribe(queue: Option<&Queue>, group: &Group) -> Result<()> {
-    let locked = cursor::lock(&cursors_of(&[group.id])?)?;
-    let located = Under::new_snapshot(|under| cursor::locate(locked, |_| &group.start, under))?;
-    for located in located.iter().filter(|located| !located.cursor.leases.is_empty()) {
-        let revoked = located.cursor.revoked();
-        let cursor = Cursor { leases: Vec::new(), ..located.cursor.clone() };
-        match queue {
-            Some(queue) => write(queue, located, (cursor, revoked)),
-            None => trace(located, &revoked, clock::now()),
-        }
-    }
+    revoke(queue, &lock_all(group)?);
     discovery::delete(group.id);
     group::forget(group.id);
     Ok(())
@@ -128,16 +308,24 @@ pub fn purge(queue: &Queue) -> Result<i64> {
         for group in &groups {
             let settled: i64 = located
                 .iter()
-                .filter(|located| located.group == group.id)
+                .filter(|located| located.group == group.id && located.message.is_none())
                 .map(|located| located.cursor.settled)
                 .sum();
             // Nothing is pending any more; what this transaction has pushed will never be counted.
             group::set_baseline(group.id, count.tally.messages as i64 - settled);
         }
+        let mut claims = Vec::new();
         for located in &located {
             let revoked = located.cursor.revoked();
-            write(queue, located, (located.cursor.emptied(), revoked));
+            match located.message {
+                None => write(queue, located, (located.cursor.emptied(), revoked)),
+                Some(_) => {
+                    trace(located, &revoked, clock::now());
+                    claims.push(located.id);
+                }
+            }
         }
+        claim::delete(&claims);
         let removed = segment::delete_all(queue.id);
         count.remove_all();
         count.write();
@@ -158,6 +346,6 @@ fn write(queue: &Queue, located: &Located, (cursor, revoked): (Cursor, Vec<(Leas
 
 fn trace(located: &Located, revoked: &[(LeaseId, Receipt)], now: Moment) {
     for (lease, receipt) in revoked {
-        receipt::insert(located.id, *lease, receipt, now);
+        receipt::insert(located, *lease, receipt, now);
     }
 }

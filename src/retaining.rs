@@ -5,13 +5,14 @@
 //! order of their transactions, never one that a lease refers to. What a group had not settled is
 //! taken off what is pending for it, under the lock of its cursor.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use queen_engine::cursor::Cursor;
 use queen_engine::holes::Snapshot;
-use queen_engine::message::Spans;
+use queen_engine::message::{MessageId, Span, Spans};
 
 use crate::error::Result;
+use crate::store::claim;
 use crate::store::clock::{self, Moment};
 use crate::store::cursor::{self, Attempt, Located, Notice};
 use crate::store::group::{self, Group};
@@ -21,7 +22,7 @@ use crate::store::snapshot;
 use crate::store::spi::Under;
 use crate::store::sweep::Step;
 use crate::store::table::Place;
-use crate::store::tally;
+use crate::store::{receipt, tally};
 use crate::tallying::{Count, WORTH_WRITING, settle_baseline};
 
 /// Segments looked at in one step.
@@ -104,6 +105,10 @@ struct Reader<'a> {
     group: &'a Group,
     found: Option<(Located, Place)>,
     cursor: Cursor,
+    now: Moment,
+    void_before: Moment,
+    /// In a group without order: claims of the messages in question, by segment.
+    claims: Option<HashMap<u64, Vec<(Located, Place)>>>,
 }
 
 impl Retaining<'_> {
@@ -152,7 +157,12 @@ impl Retaining<'_> {
                 Some((located, _)) => located.cursor.clone(),
                 None => Cursor::new(group.start.clone()),
             };
-            readers.push(Reader { group, found, cursor });
+            let claims = match group.is_ordered(&self.ages.queue.options) {
+                true => None,
+                false => Some(self.claims(group, partition, &rows)?),
+            };
+            let (now, void_before) = (self.ages.now, self.ages.queue.identity.void_before);
+            readers.push(Reader { group, found, cursor, now, void_before, claims });
         }
         let gone: Vec<News> = rows.into_iter().filter(|row| self.can_go(row, &readers)).collect();
         if gone.is_empty() {
@@ -171,6 +181,20 @@ impl Retaining<'_> {
         Ok(gone)
     }
 
+    fn claims(
+        &self,
+        group: &Group,
+        partition: &str,
+        rows: &[News],
+    ) -> Result<HashMap<u64, Vec<(Located, Place)>>> {
+        let mut claims: HashMap<u64, Vec<(Located, Place)>> = HashMap::new();
+        for row in claim::visible(group.id, partition, &messages_of(rows), self.under) {
+            let segment = row.message.segment();
+            claims.entry(segment).or_default().push(row.locate(self.under)?);
+        }
+        Ok(claims)
+    }
+
     fn can_go(&self, row: &News, readers: &[Reader<'_>]) -> bool {
         let standings: Vec<Standing> = readers.iter().map(|reader| reader.standing(row)).collect();
         if standings.contains(&Standing::Leased) {
@@ -186,16 +210,53 @@ impl Retaining<'_> {
 
     /// Keep the group from moving in the partition. False if it is at it.
     fn hold(&self, reader: &Reader<'_>, gone: &[News]) -> Result<bool> {
-        match &reader.found {
+        let (group, partition) = (reader.group.id, &gone[0].segment.key.0);
+        let holds = match &reader.found {
             Some((located, place)) => {
-                Ok(cursor::try_lock(located, *place, self.under)? == Attempt::Locked)
+                cursor::try_lock(located, *place, self.under)? == Attempt::Locked
             }
-            None => cursor::try_prevent(reader.group.id, &gone[0].segment.key.0),
+            None => cursor::try_prevent(group, partition)?,
+        };
+        let Some(claims) = reader.claims.as_ref().filter(|_| holds) else { return Ok(holds) };
+        // Before the look: who takes something after it finds out.
+        if !cursor::try_keep_from_taking(group, partition) {
+            return Ok(false);
         }
+        let seen: usize = gone.iter().map(|row| of(claims, row).len()).sum();
+        let segments: HashSet<u64> = gone.iter().map(|row| row.segment.key.1).collect();
+        let mut at_hand = claim::at_hand(group, partition, &messages_of(gone));
+        at_hand.retain(|message, _| segments.contains(&message.segment()));
+        if at_hand.len() != seen || at_hand.values().any(|claim| claim.is_open) {
+            return Ok(false);
+        }
+        for (located, place) in gone.iter().flat_map(|row| of(claims, row)) {
+            if located.cursor.open() > 0
+                && cursor::try_lock(located, *place, self.under)? != Attempt::Locked
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Account for what the group had not settled.
     fn take_off(&self, reader: &mut Reader<'_>, gone: &[News]) {
+        if let Some(claims) = &reader.claims {
+            let unsettled: i64 = gone.iter().map(|row| reader.standing(row).unsettled(row)).sum();
+            group::write_off(reader.group.id, unsettled);
+            let open = gone.iter().flat_map(|row| of(claims, row));
+            let open: Vec<&Located> = open
+                .map(|(located, _)| located)
+                .filter(|located| located.cursor.open() > 0)
+                .collect();
+            for located in &open {
+                for (lease, trace) in located.cursor.revoked() {
+                    receipt::insert(located, lease, &trace, self.ages.now);
+                }
+            }
+            claim::delete(&open.iter().map(|located| located.id).collect::<Vec<_>>());
+            return;
+        }
         let mut unread = 0;
         let mut waiting = 0;
         for row in gone {
@@ -221,13 +282,41 @@ impl Retaining<'_> {
     }
 }
 
+/// The claims in a segment.
+fn of<'a>(claims: &'a HashMap<u64, Vec<(Located, Place)>>, row: &News) -> &'a [(Located, Place)] {
+    claims.get(&row.segment.key.1).map_or(&[], Vec::as_slice)
+}
+
+/// All messages of the segments.
+fn messages_of(rows: &[News]) -> Spans {
+    let whole = |row: &News| Span {
+        segment: row.segment.key.1,
+        first: 0,
+        len: row.segment.messages as u16,
+        deliveries: 0,
+    };
+    rows.iter().map(whole).collect()
+}
+
+impl Standing {
+    /// Messages that are not settled.
+    fn unsettled(self, row: &News) -> i64 {
+        match self {
+            Standing::Settled | Standing::Leased => 0,
+            Standing::Waiting(messages) => messages,
+            Standing::Unread { .. } => row.segment.messages as i64,
+        }
+    }
+}
+
 impl Reader<'_> {
     fn standing(&self, row: &News) -> Standing {
         let (xid, segment) = (row.segment.xid, row.segment.key.1);
+        if let Some(claims) = &self.claims {
+            return self.standing_unordered(row, of(claims, row));
+        }
         if !self.cursor.has_read(segment, xid) {
-            let is_old = self.cursor.since.is_some_and(|since| row.created_at < since);
-            let is_others = row.only_group.is_some_and(|only| only != self.group.id);
-            return Standing::Unread { is_for_it: !is_old && !is_others };
+            return self.unread(row);
         }
         let holds = |spans: &Spans| spans.iter().any(|span| span.segment == segment);
         if self.cursor.leases.iter().any(|lease| holds(&lease.held)) {
@@ -238,5 +327,39 @@ impl Reader<'_> {
             0 => Standing::Settled,
             waiting => Standing::Waiting(waiting),
         }
+    }
+
+    fn standing_unordered(&self, row: &News, claims: &[(Located, Place)]) -> Standing {
+        let (xid, segment) = (row.segment.xid, row.segment.key.1);
+        let has_read = self.cursor.has_read(segment, xid);
+        let is_live = |(located, _): &(Located, Place)| {
+            located.cursor.live_lease(self.now, self.void_before).is_some()
+        };
+        if claims.iter().any(is_live) {
+            return Standing::Leased;
+        }
+        let is_claimed = |message: &MessageId| {
+            claims.iter().any(|(located, _)| located.message == Some(*message))
+        };
+        let left = || {
+            let here = self.cursor.waiting.iter().filter(|span| span.segment == segment);
+            here.flat_map(Span::messages).filter(|message| !is_claimed(message)).count() as i64
+        };
+        let open: i64 = claims.iter().map(|(located, _)| located.cursor.open() as i64).sum();
+        let unsettled = match has_read {
+            true => left() + open,
+            false if claims.is_empty() => return self.unread(row),
+            false => row.segment.messages as i64 - (claims.len() as i64 - open),
+        };
+        match unsettled {
+            0 => Standing::Settled,
+            unsettled => Standing::Waiting(unsettled),
+        }
+    }
+
+    fn unread(&self, row: &News) -> Standing {
+        let is_old = self.cursor.since.is_some_and(|since| row.created_at < since);
+        let is_others = row.only_group.is_some_and(|only| only != self.group.id);
+        Standing::Unread { is_for_it: !is_old && !is_others }
     }
 }

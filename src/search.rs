@@ -11,13 +11,13 @@ use queen_engine::discovery::Discovery;
 use queen_engine::tally::Arrived;
 
 use crate::error::Result;
-use crate::store::clock::Moment;
+use crate::store::clock::{self, Moment};
 use crate::store::discovery;
 use crate::store::group::Group;
 use crate::store::queue::Queue;
 use crate::store::segment::{self, Leap, News, news};
 use crate::store::snapshot::Taken;
-use crate::store::spi::Under;
+use crate::store::spi::{Under, one_snapshot_per_transaction};
 use crate::taking::Tried;
 
 /// With fewer open partitions than this, every few pops the sources are read on.
@@ -108,21 +108,24 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The next partitions to look at; none when there is nothing more to be found.
-    pub fn next(&mut self) -> Result<Vec<String>> {
+    /// The next partitions to look at, of those that are `wanted`; none when there is nothing more to
+    /// be found. `has_some`: not worth reading on for more than once.
+    pub fn next(&mut self, has_some: bool, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>> {
         loop {
-            if !self.exhausted && self.is_time_to_look() {
+            if !self.exhausted && !has_some && self.is_time_to_look() {
                 self.look_further();
             }
-            let picked = self.state.pick(self.turn, self.look, &self.looked_at);
+            let is_left = |name: &str| !self.looked_at.contains(name) && wanted(name);
+            let picked = self.state.pick(self.turn, self.look, is_left);
             if !picked.is_empty() {
                 self.look = LARGEST_LOOK.min(self.look * 2);
                 self.looked_at.extend(picked.iter().cloned());
                 return Ok(picked);
             }
-            if self.exhausted {
+            if self.exhausted || (has_some && self.chunk > FIRST_CHUNK) {
                 return Ok(Vec::new());
             }
+            self.look_further();
             pgrx::check_for_interrupts!();
         }
     }
@@ -149,7 +152,7 @@ impl<'a> Search<'a> {
                     return;
                 }
             }
-            Tried::Locked | Tried::MovedOn => return,
+            Tried::TookSome | Tried::Locked | Tried::MovedOn => return,
         }
         self.resolved.insert(partition.to_owned());
     }
@@ -236,7 +239,7 @@ impl<'a> Search<'a> {
                 let all = rows.len() < *chunk;
                 for row in rows {
                     cursor = row.cursor;
-                    state.pass_announcement(row.at, row.cursor, row.partition, snapshot);
+                    state.pass_announcement(row.at, row.cursor, row.unit, snapshot);
                 }
                 match all {
                     true => break,
@@ -251,7 +254,7 @@ impl<'a> Search<'a> {
         let count = rows.len();
         for row in rows {
             self.announced_at = (row.at, row.cursor);
-            state.pass_announcement(row.at, row.cursor, row.partition, snapshot);
+            state.pass_announcement(row.at, row.cursor, row.unit, snapshot);
         }
         count
     }
@@ -266,10 +269,14 @@ impl<'a> Search<'a> {
         let rows = discovery::due(group.id, state.due, *now, *chunk, under);
         let count = rows.len();
         for row in rows {
-            state.pass_moment(row.at, row.cursor, row.partition);
+            state.pass_moment(row.at, row.cursor, row.unit);
         }
         if count < *chunk {
             state.due = present;
+        }
+        // What ends after an old snapshot was taken may have begun since, unseen.
+        if one_snapshot_per_transaction() {
+            state.due = state.due.min((clock::transaction_start(), 0));
         }
         count
     }

@@ -1,6 +1,7 @@
 //! Settling a lease: several cursors, several statements of outcome, one decision.
 
-use std::collections::{BTreeMap, HashMap};
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use queen_engine::cursor::Cursor;
 use queen_engine::lease::{Handle, LeaseId};
@@ -12,10 +13,12 @@ use queen_engine::settle::{
 
 use crate::error::{Code, Error, Result};
 use crate::refusal::explain;
+use crate::store::claim;
 use crate::store::clock::{self, Moment};
 use crate::store::cursor::{self, Located, Notice};
 use crate::store::dead_letter;
 use crate::store::identity::Identity;
+use crate::store::lease_set::Covered;
 use crate::store::lookup::{self, ForSettle};
 use crate::store::queue::{DEAD_LETTER, Options};
 use crate::store::segment::Log;
@@ -112,22 +115,43 @@ pub struct Locked {
     identity: Identity,
     now: Moment,
     held: Vec<Held>,
+    /// Claims that the lease covers, and that are not of interest.
+    rest: Vec<u64>,
 }
 
-/// The cursors that a lease covers, ascending.
-pub fn cursors_of(lease: LeaseId) -> Result<Vec<u64>> {
+/// What a lease covers, ascending.
+fn covered_by(lease: LeaseId) -> Result<Vec<Covered>> {
     match lease.handle() {
-        Some(Handle::Cursor(id)) => Ok(vec![id]),
-        Some(Handle::Set(id)) => lease_set::cursors(id),
+        Some(Handle::Cursor(id)) => Ok(vec![(id, None)]),
+        Some(Handle::Set(id)) => lease_set::covered(id),
         None => Ok(Vec::new()),
     }
 }
 
-/// Lock the cursors of a lease, in ascending order, waiting for whoever holds one of them.
-pub fn lock(lease: LeaseId) -> Result<Locked> {
-    let cursors = cursors_of(lease)?;
-    let ForSettle { queue, identity, located } = lookup::for_settle(&cursors)?;
-    let mut held = Vec::with_capacity(located.len());
+/// The cursors and claims that a lease covers, ascending.
+pub fn cursors_of(lease: LeaseId) -> Result<Vec<u64>> {
+    Ok(covered_by(lease)?.into_iter().map(|(cursor, _)| cursor).collect())
+}
+
+/// Lock what a lease covers, in ascending order, waiting for whoever holds some of it: in a group
+/// without order only the messages `named`, if there are any.
+pub fn lock(lease: LeaseId, named: Option<&HashSet<MessageId>>) -> Result<Locked> {
+    let is_named = |(_, message): &Covered| {
+        named.zip(*message).is_none_or(|(named, message)| named.contains(&message))
+    };
+    let (mut cursors, mut rest): (Vec<Covered>, Vec<Covered>) =
+        covered_by(lease)?.into_iter().partition(is_named);
+    if cursors.is_empty() {
+        cursors = std::mem::take(&mut rest);
+    }
+    let ids =
+        |covered: Vec<Covered>| -> Vec<u64> { covered.into_iter().map(|(id, _)| id).collect() };
+    let (cursors, rest) = (ids(cursors), ids(rest));
+    let ForSettle { queue, identity, located, gone } = lookup::for_settle(lease, &cursors)?;
+    let mut held = Vec::with_capacity(cursors.len());
+    held.extend(
+        gone.into_iter().map(|(located, receipt)| Held { located, receipt: Some(receipt) }),
+    );
     for mut located in located {
         if queue.is_none() {
             // Given by a transaction that committed after the group was removed.
@@ -156,12 +180,17 @@ pub fn lock(lease: LeaseId) -> Result<Locked> {
         return Err(explain(lease, &Refusal::Superseded { holder: None }, now));
     }
     let (queue, options) = queue.map(|queue| (queue.id, queue.options)).unwrap_or_default();
-    Ok(Locked { lease, queue, options, identity, now, held })
+    Ok(Locked { lease, queue, options, identity, now, held, rest })
 }
 
 /// Settle what `items` name, as one set. `name_transactions`: fill in the transaction_ids.
 pub fn settle_lease(lease: LeaseId, items: &[Item], name_transactions: bool) -> Result<Report> {
-    let locked = lock(lease)?;
+    let message = |item: &Item| match item.target {
+        Target::Message(message) => Some(message),
+        _ => None,
+    };
+    let named: Option<HashSet<MessageId>> = items.iter().map(message).collect();
+    let locked = lock(lease, named.as_ref())?;
     let plan = locked.resolve(items)?;
     let settlements = locked.decide(&plan)?;
     let mut report = locked.write(items, &plan, settlements)?;
@@ -183,20 +212,20 @@ impl Locked {
     /// Find out which messages the items mean, and in which cursors they are.
     fn resolve(&self, items: &[Item]) -> Result<Vec<Plan>> {
         let mut plans: Vec<Plan> = self.held.iter().map(|_| Plan::default()).collect();
-        let mut carriers = Carriers { lease: self, of: self.held.iter().map(|_| None).collect() };
+        let places_of: OnceCell<HashMap<MessageId, usize>> = OnceCell::new();
+        let mut carriers = Carriers::of(self);
         for (at, item) in items.iter().enumerate() {
-            let places: Vec<usize> = (0..self.held.len())
-                .filter(|&i| {
-                    item.partition.as_deref().is_none_or(|name| name == self.held[i].partition())
-                })
-                .collect();
-            if places.is_empty() {
+            let is_meant = |place: &usize| {
+                let partition = self.held[*place].partition();
+                item.partition.as_deref().is_none_or(|name| name == partition)
+            };
+            if !(0..self.held.len()).any(|place| is_meant(&place)) {
                 let partition = item.partition.as_deref().unwrap_or_default();
                 return Err(self.not_in_lease(&format!("partition \"{partition}\"")));
             }
             match &item.target {
                 Target::All => {
-                    for place in places {
+                    for place in (0..self.held.len()).filter(is_meant) {
                         let plan = &mut plans[place];
                         if plan.named.rest.is_some_and(|status| status != item.status) {
                             return Err(contradiction("everything"));
@@ -205,15 +234,14 @@ impl Locked {
                     }
                 }
                 Target::Message(message) => {
-                    let holds = |&i: &usize| self.held[i].members(self.lease).find(*message);
-                    let place = places.into_iter().find(|i| holds(i).is_some());
+                    let places_of = places_of.get_or_init(|| self.places());
+                    let place = places_of.get(message).copied().filter(is_meant);
                     let place =
                         place.ok_or_else(|| self.not_in_lease(&format!("message {message}")))?;
                     plans[place].name(*message, item.status, at)?;
                 }
                 Target::Transaction(id) => {
-                    let (place, messages) = carriers.find(id, places)?;
-                    for message in messages {
+                    for (place, message) in carriers.find(id, item.partition.as_deref())? {
                         plans[place].name(message, item.status, at)?;
                     }
                 }
@@ -222,12 +250,28 @@ impl Locked {
         Ok(plans)
     }
 
-    /// The transaction_ids of all messages the lease was given in one cursor.
-    fn transaction_ids(&self, place: usize) -> Result<Vec<(MessageId, String)>> {
-        let held = &self.held[place];
-        let members = held.members(self.lease);
-        let partition = held.partition();
-        let log = Log { queue: self.queue, partition, group: 0, since: None, until: None };
+    /// Where each message is that the lease was ever given.
+    fn places(&self) -> HashMap<MessageId, usize> {
+        let mut places = HashMap::new();
+        for (place, held) in self.held.iter().enumerate() {
+            places.extend(held.members(self.lease).messages().map(|message| (message, place)));
+        }
+        places
+    }
+
+    /// The transaction_ids of all messages the lease was given in one partition, and where they are.
+    fn transaction_ids(&self, partition: &str) -> Result<Vec<(usize, MessageId, String)>> {
+        let mut members = Spans::new();
+        let mut places = HashMap::new();
+        for (place, held) in self.held.iter().enumerate() {
+            if held.partition() == partition {
+                let of = held.members(self.lease);
+                places.extend(of.messages().map(|message| (message, place)));
+                members.extend(of.iter());
+            }
+        }
+        let queue = self.queue;
+        let log = Log { queue, partition, group: 0, since: None, until: None, is_bare: false };
         Under::new_snapshot(|under| {
             let unpacked: HashMap<u64, _> = log
                 .segments(&members, under)
@@ -236,10 +280,14 @@ impl Locked {
                 .collect();
             let name = |message: MessageId| {
                 let stored = unpacked.get(&message.segment())?;
-                Some((message, stored.transaction_id(message)))
+                Some((*places.get(&message)?, message, stored.transaction_id(message)))
             };
             Ok(members.messages().filter_map(name).collect())
         })
+    }
+
+    fn partitions(&self) -> BTreeSet<&str> {
+        self.held.iter().map(Held::partition).collect()
     }
 
     fn decide(&self, plans: &[Plan]) -> Result<Vec<Settlement>> {
@@ -301,12 +349,31 @@ impl Locked {
                 self.write_cursor(held, cursor);
             }
             if let Some(trace) = &settlement.receipt {
-                receipt::insert(held.located.id, self.lease, trace, self.now);
+                receipt::insert(&held.located, self.lease, trace, self.now);
             }
         }
+        report.released = report.released && !self.holds_rest()?;
         // In the order in which they were named.
         report.settled.sort_by_key(|settled| settled.item);
         Ok(report)
+    }
+
+    /// Whether the lease holds something beyond what was locked.
+    fn holds_rest(&self) -> Result<bool> {
+        // What was taken last is settled last.
+        for &id in self.rest.iter().rev() {
+            let is_held = Under::new_snapshot(|under| {
+                let found = claim::find(id, under).map(|row| row.locate(under)).transpose()?;
+                Ok(found.is_some_and(|(located, _)| {
+                    located.cursor.leases.iter().any(|held| held.id == self.lease)
+                }))
+            })?;
+            if is_held {
+                return Ok(true);
+            }
+            pgrx::check_for_interrupts!();
+        }
+        Ok(false)
     }
 
     fn write_cursor(&self, held: &Held, cursor: &Cursor) {
@@ -320,8 +387,9 @@ impl Locked {
 
     fn name_transactions(&self, report: &mut Report) -> Result<()> {
         let mut names = HashMap::new();
-        for place in 0..self.held.len() {
-            names.extend(self.transaction_ids(place)?);
+        for partition in self.partitions() {
+            let of = self.transaction_ids(partition)?;
+            names.extend(of.into_iter().map(|(_, message, name)| (message, name)));
         }
         for settled in &mut report.settled {
             let known = names.get(&settled.message).cloned();
@@ -358,42 +426,53 @@ impl Locked {
     }
 }
 
-/// Which messages of a lease carry which transaction_id, read once for each cursor.
+/// Messages, and where they are, by transaction_id.
+type ByTransaction = HashMap<String, Vec<(usize, MessageId)>>;
+
+/// Which messages of a lease carry which transaction_id, and where they are; read once for each
+/// partition.
 struct Carriers<'a> {
     lease: &'a Locked,
-    of: Vec<Option<HashMap<String, Vec<MessageId>>>>,
+    of: BTreeMap<&'a str, Option<ByTransaction>>,
 }
 
-impl Carriers<'_> {
-    /// The messages that carry a transaction_id, which must be in one of `places`.
-    fn find(&mut self, id: &str, places: Vec<usize>) -> Result<(usize, Vec<MessageId>)> {
-        let mut found: Option<(usize, Vec<MessageId>)> = None;
-        for place in places {
-            let Some(messages) = self.at(place)?.get(id).cloned() else { continue };
+impl<'a> Carriers<'a> {
+    fn of(lease: &'a Locked) -> Self {
+        Self { lease, of: lease.partitions().into_iter().map(|name| (name, None)).collect() }
+    }
+
+    /// The messages that carry a transaction_id, in the partition or in all; which must be one.
+    fn find(&mut self, id: &str, partition: Option<&str>) -> Result<Vec<(usize, MessageId)>> {
+        let mut found: Option<(&str, Vec<(usize, MessageId)>)> = None;
+        for (name, carriers) in &mut self.of {
+            if partition.is_some_and(|partition| partition != *name) {
+                continue;
+            }
+            let carriers = match carriers {
+                Some(carriers) => carriers,
+                None => carriers.insert(read_carriers(self.lease, name)?),
+            };
+            let Some(messages) = carriers.get(id) else { continue };
             if let Some((other, _)) = found {
-                let held = &self.lease.held;
-                let (other, this) = (held[other].partition(), held[place].partition());
                 return Err(Error::invalid(
                     format!("transaction_id \"{id}\" is in several partitions of the lease"),
-                    format!("Among them \"{other}\" and \"{this}\"."),
+                    format!("Among them \"{other}\" and \"{name}\"."),
                     "Name the partition as well.",
                 ));
             }
-            found = Some((place, messages));
+            found = Some((name, messages.clone()));
         }
-        found.ok_or_else(|| self.lease.not_in_lease(&format!("transaction_id \"{id}\"")))
+        let not_there = || self.lease.not_in_lease(&format!("transaction_id \"{id}\""));
+        found.map(|(_, messages)| messages).ok_or_else(not_there)
     }
+}
 
-    fn at(&mut self, place: usize) -> Result<&HashMap<String, Vec<MessageId>>> {
-        if self.of[place].is_none() {
-            let mut carriers: HashMap<String, Vec<MessageId>> = HashMap::new();
-            for (message, id) in self.lease.transaction_ids(place)? {
-                carriers.entry(id).or_default().push(message);
-            }
-            self.of[place] = Some(carriers);
-        }
-        Ok(self.of[place].get_or_insert_default())
+fn read_carriers(lease: &Locked, partition: &str) -> Result<ByTransaction> {
+    let mut carriers = ByTransaction::new();
+    for (place, message, id) in lease.transaction_ids(partition)? {
+        carriers.entry(id).or_default().push((place, message));
     }
+    Ok(carriers)
 }
 
 impl Plan {
@@ -419,12 +498,12 @@ fn contradiction(what: &str) -> Error {
 
 /// Refuse unless the lease is live and holds something.
 pub fn require_live(lease: LeaseId) -> Result<()> {
-    lock(lease)?.extended(None).map(|_| ())
+    lock(lease, None)?.extended(None).map(|_| ())
 }
 
 /// Hold on to a lease for at least `duration` from now; returns when it ends.
 pub fn extend_lease(lease: LeaseId, duration: Option<i64>) -> Result<Moment> {
-    let locked = lock(lease)?;
+    let locked = lock(lease, None)?;
     let extended = locked.extended(duration)?;
     let mut until = Moment::MAX;
     for (place, cursor, deadline) in extended {

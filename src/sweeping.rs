@@ -2,6 +2,7 @@
 //! where nobody pops, and deletes messages by their age.
 
 use crate::error::Result;
+use crate::folding;
 use crate::retaining;
 use crate::store::clock::{self, Moment, SECOND};
 use crate::store::cursor::{self, Attempt, Notice};
@@ -9,7 +10,8 @@ use crate::store::group::{self, Group};
 use crate::store::queue::{self, Queue};
 use crate::store::spi::Under;
 use crate::store::sweep::{self, PASSES, Step};
-use crate::store::{discovery, receipt, snapshot, timer};
+use crate::store::unit::Unit;
+use crate::store::{claim, discovery, receipt, snapshot, timer};
 use crate::timing;
 
 /// Timers, or leases, dealt with in one step.
@@ -23,6 +25,7 @@ pub enum Task {
     Timers,
     Leases,
     Markers,
+    Claims,
     Messages,
     /// A table that is passed page by page.
     Pass(usize),
@@ -32,7 +35,7 @@ pub enum Task {
 impl Task {
     pub fn all() -> Vec<Task> {
         let passes = (0..PASSES.len()).map(Task::Pass);
-        [Task::Timers, Task::Leases, Task::Markers, Task::Messages]
+        [Task::Timers, Task::Leases, Task::Markers, Task::Claims, Task::Messages]
             .into_iter()
             .chain(passes)
             .chain([Task::Orphans])
@@ -44,6 +47,7 @@ impl Task {
             Task::Timers => "timers",
             Task::Leases => "leases",
             Task::Markers => "markers",
+            Task::Claims => "claims",
             Task::Messages => "messages",
             Task::Pass(place) => PASSES[place].task,
             Task::Orphans => "removed_queues",
@@ -52,7 +56,7 @@ impl Task {
 
     /// Whether it is done queue by queue.
     pub fn is_of_queue(self) -> bool {
-        matches!(self, Task::Timers | Task::Leases | Task::Messages)
+        matches!(self, Task::Timers | Task::Leases | Task::Claims | Task::Messages)
     }
 
     /// One bounded step, over all queues.
@@ -62,7 +66,7 @@ impl Task {
             Task::Markers => Ok(sweep::markers(now)),
             Task::Pass(place) => Ok(PASSES[place].step(now)),
             Task::Orphans => Ok(sweep::orphans()),
-            Task::Timers | Task::Leases | Task::Messages => {
+            Task::Timers | Task::Leases | Task::Claims | Task::Messages => {
                 let mut all = Step::default();
                 for queue in Under::new_snapshot(queue::all)? {
                     let done = self.step_of(&queue)?;
@@ -84,6 +88,7 @@ impl Task {
                 Ok(Step { removed: moved as u64, goes_on: moved == STEP })
             }
             Task::Leases => reclaim(queue, clock::now()),
+            Task::Claims => folding::step(queue),
             Task::Messages => retaining::step(queue),
             _ => Ok(Step::default()),
         }
@@ -102,8 +107,8 @@ fn reclaim(queue: &Queue, now: Moment) -> Result<Step> {
                 let due = discovery::due(group.id, from, now, STEP, under);
                 let full = due.len() == STEP;
                 from = due.last().map_or(from, |hint| (hint.at, hint.cursor));
-                for partition in due.into_iter().filter_map(|hint| hint.partition) {
-                    all.removed += reclaim_in(queue, &group, &partition, now, under)?;
+                for unit in due.into_iter().filter_map(|hint| hint.unit) {
+                    all.removed += reclaim_in(queue, &group, Unit::named(&unit), now, under)?;
                 }
                 if !full || all.removed > 0 || clock::now() - now > LONGEST_STEP {
                     all.goes_on |= full && all.removed > 0;
@@ -116,15 +121,20 @@ fn reclaim(queue: &Queue, now: Moment) -> Result<Step> {
     })
 }
 
-/// Put back what expired leases of one partition hold; how many leases.
+/// Put back what expired leases of one partition hold, or of one claim; how many leases.
 fn reclaim_in(
     queue: &Queue,
     group: &Group,
-    partition: &str,
+    unit: Unit<'_>,
     now: Moment,
     under: &Under,
 ) -> Result<u64> {
-    let status = cursor::status(group.id, &group.start, partition, under)?;
+    let status = match unit {
+        Unit::Partition(name) => cursor::status(group.id, &group.start, name, under)?,
+        Unit::Claim { id, .. } => {
+            claim::find(id, under).map(|row| row.locate(under)).transpose()?
+        }
+    };
     let Some((located, place)) = status else { return Ok(0) };
     let mut state = located.cursor.clone();
     let ended = state.reclaim(now, queue.identity.void_before);
@@ -134,7 +144,7 @@ fn reclaim_in(
     let xid = snapshot::assign_xid(queue.identity);
     cursor::append(&located, &state, Notice::Ready { xid });
     for (lease, trace) in &ended {
-        receipt::insert(located.id, *lease, trace, now);
+        receipt::insert(&located, *lease, trace, now);
     }
     Ok(ended.len() as u64)
 }

@@ -152,7 +152,9 @@ pub fn pending(
     // Those that are not for it have arrived too, and count as settled once it has passed them.
     let start = Cursor::new(group.start.clone());
     let is_ahead = |replay: &&Replay| {
-        let cursor = cursors.iter().find(|located| located.partition == replay.partition);
+        let is_its =
+            |located: &&Located| located.message.is_none() && located.partition == replay.partition;
+        let cursor = cursors.iter().find(is_its);
         let cursor = cursor.map_or(&start, |located| &located.cursor);
         replay.group != group.id && !cursor.has_read(replay.segment, replay.xid)
     };

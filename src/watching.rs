@@ -3,11 +3,11 @@
 //! Everything is counted: by the number of partitions that groups have read, and by what has arrived
 //! since anybody last looked, never by the length of the log.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use queen_engine::cursor::Cursor;
 use queen_engine::lease::LeaseId;
-use queen_engine::message::Spans;
+use queen_engine::message::{MessageId, Spans};
 
 use crate::error::Result;
 use crate::store::clock::{self, Moment};
@@ -145,9 +145,15 @@ impl Look<'_> {
         let mut figures = GroupFigures::idle(self.queue.name.clone(), name);
         let cursors = cursor::of_group(group.id, &group.start, self.under)?;
         let mut read = HashSet::new();
+        let own = leases.len();
         for located in &cursors {
             self.add(&mut figures, located, leases);
             read.insert(located.partition.as_str());
+        }
+        if !group.is_ordered(&self.queue.options) {
+            join(leases, own);
+            self.add_oldest(&mut figures, group, &cursors);
+            read.extend(self.partitions.iter().map(String::as_str));
         }
         figures.pending = pending(self.count, group, &cursors, &self.replays, self.under);
         for partition in self.partitions.iter().filter(|name| !read.contains(name.as_str())) {
@@ -182,13 +188,64 @@ impl Look<'_> {
             figures.last_pop_at = figures.last_pop_at.max(Some(cursor.last_pop_at));
         }
         let held = cursor.leases.iter().filter_map(|lease| first(&lease.held)).min();
-        let from = earlier(held, first(&cursor.waiting)).unwrap_or(cursor.position + 1);
-        let oldest = self.oldest(&located.partition, from);
+        let from = earlier(held, first(&cursor.waiting));
+        let from = from.or(located.message.is_none().then_some(cursor.position + 1));
+        let oldest = from.and_then(|from| self.oldest(&located.partition, from));
         figures.oldest_pending = earlier(figures.oldest_pending, oldest);
+    }
+
+    /// The oldest that is not settled of a group without order, whose cursors do not tell.
+    fn add_oldest(&self, figures: &mut GroupFigures, group: &Group, cursors: &[Located]) {
+        let mut settled: HashMap<&str, HashSet<MessageId>> = HashMap::new();
+        for claim in cursors.iter().filter(|claim| claim.cursor.open() == 0) {
+            let of = settled.entry(claim.partition.as_str()).or_default();
+            of.extend(claim.message);
+        }
+        let bases: HashMap<&str, &Cursor> = cursors
+            .iter()
+            .filter(|located| located.message.is_none())
+            .map(|base| (base.partition.as_str(), &base.cursor))
+            .collect();
+        figures.oldest_pending = None;
+        let start = Cursor::new(group.start.clone());
+        let none = HashSet::new();
+        for partition in self.partitions.iter().map(String::as_str) {
+            let base = bases.get(partition).copied().unwrap_or(&start);
+            let settled = settled.get(partition).unwrap_or(&none);
+            let left = base.waiting.messages().filter(|message| !settled.contains(message));
+            let left = left.map(MessageId::segment).min();
+            let claims = cursors.iter().filter(|claim| {
+                claim.message.is_some() && claim.partition == partition && claim.cursor.open() > 0
+            });
+            let claimed = claims.filter_map(|claim| claim.message).map(MessageId::segment).min();
+            let behind = earlier(left, claimed).and_then(|from| self.oldest(partition, from));
+            let is_settled = |segment, messages: u16| {
+                (0..messages).all(|index| settled.contains(&MessageId::new(segment, index)))
+            };
+            let (queue, from) = (self.queue.id, base.position + 1);
+            let ahead = segment::oldest_but(queue, partition, from, is_settled, self.under);
+            figures.oldest_pending = earlier(figures.oldest_pending, earlier(behind, ahead));
+        }
     }
 
     fn oldest(&self, partition: &str, from: u64) -> Option<Moment> {
         segment::oldest_from(self.queue.id, partition, from, self.under)
+    }
+}
+
+/// Make one of the entries, from `own` on, that are of one lease in one partition.
+fn join(leases: &mut Vec<LiveLease>, own: usize) {
+    let mut single = leases.split_off(own);
+    single.sort_by(|a, b| (&a.partition, a.lease).cmp(&(&b.partition, b.lease)));
+    for next in single {
+        match leases.get_mut(own..).and_then(<[_]>::last_mut) {
+            Some(last) if last.partition == next.partition && last.lease == next.lease => {
+                last.messages += next.messages;
+                last.attempt = last.attempt.max(next.attempt);
+                last.expires_at = last.expires_at.min(next.expires_at);
+            }
+            _ => leases.push(next),
+        }
     }
 }
 

@@ -49,6 +49,13 @@ impl System {
     }
 }
 
+/// Makes a queue of queen_mq one of competing consumers, as the other systems' are.
+pub async fn without_order(session: &Session, queue: &str) -> Result<()> {
+    let sql = "SELECT queue FROM queen_configure($1, ordering => 'none')";
+    session.rows(sql, &[&queue]).await?;
+    Ok(())
+}
+
 /// How the effect of a message, its marker and its acknowledgement are made one.
 #[derive(Clone, Copy, Debug)]
 pub enum Effect {

@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 
 use crate::db::{Db, Server};
 use crate::fill::{self, Backlog};
-use crate::job::{Action, Job, System};
+use crate::job::{self, Action, Job, System};
 use crate::load::{self, Latencies, Load, Measured};
 use crate::outcome::Sample;
 use crate::payload::{Payloads, Size};
@@ -31,6 +31,8 @@ pub struct Contender {
     pub partitions: u64,
     pub sessions: usize,
     pub backlog: Option<Backlog>,
+    /// On a queue of queen_mq without order.
+    pub unordered: bool,
 }
 
 impl Contender {
@@ -44,6 +46,7 @@ impl Contender {
             partitions,
             sessions,
             backlog: None,
+            unordered: false,
         }
     }
 
@@ -57,6 +60,7 @@ impl Contender {
             partitions: backlog.partitions,
             sessions,
             backlog: Some(backlog),
+            unordered: false,
         }
     }
 
@@ -72,6 +76,12 @@ impl Contender {
 
     pub fn doing(mut self, action: Action) -> Self {
         self.action = action;
+        self
+    }
+
+    /// With `ordering => 'none'`.
+    pub fn unordered(mut self) -> Self {
+        self.unordered = true;
         self
     }
 
@@ -121,6 +131,9 @@ impl Lab {
     pub async fn fresh(&self, db: &Db, contender: &Contender, queue: &str) -> Result<()> {
         if let Some(session) = db.sessions(1).await?.first() {
             contender.system.create(session, queue).await?;
+            if contender.unordered {
+                job::without_order(session, queue).await?;
+            }
         }
         if let Some(backlog) = contender.backlog {
             let (system, size) = (contender.system, contender.size);

@@ -4,9 +4,10 @@ use pgrx::datum::Interval;
 use pgrx::{FromDatum, pg_sys};
 
 use crate::datum::Jsonb;
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::store::clock::{self, HOUR};
 use crate::store::group::QUEUE_MODE;
+use crate::store::queue::UNORDERED;
 
 const NAME_MAX: usize = 255;
 const TRANSACTION_ID_MAX: usize = 1024;
@@ -178,19 +179,11 @@ pub fn parallel<T: FromDatum>(
 /// How a queue or a group is ordered.
 pub fn ordering(name: &str) -> Result<()> {
     match name {
-        "partition" => Ok(()),
-        "none" => Err(not_built("ordering \"none\"")),
+        "partition" | UNORDERED => Ok(()),
         other => Err(Error::invalid(
             format!("unknown ordering \"{other}\""),
             "A queue is ordered by partition or not at all.",
             "Use 'partition' or 'none'.",
         )),
     }
-}
-
-/// The contract names it; it is not here yet, and it is refused rather than ignored.
-fn not_built(what: &str) -> Error {
-    Error::new(Code::FeatureNotSupported, format!("{what} is not supported yet"))
-        .detail("This version of queen_mq does not enforce it, so it does not accept it.")
-        .hint(format!("Leave out {what}."))
 }

@@ -50,7 +50,7 @@ fn queen_subscribe(
                 None => identity::current()?,
             };
             let new = Registration::prepare(group, found.as_ref(), mode, identity)?;
-            Ok(new.write(queue, group, Patience::Wait)?.is_some())
+            Ok(new.ordered(ordering).write(queue, group, Patience::Wait)?.is_some())
         })
     })()
     .or_raise()

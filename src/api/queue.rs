@@ -27,12 +27,15 @@ const LONGEST: i64 = 36_500 * DAY;
 /// which a message is exhausted. `delay` (0): how old a message must be to be delivered.
 /// `retention` (none) and `completed_retention` (1 day): the age at which messages are deleted,
 /// whatever their state, and once every group has settled them. `max_depth` (none): about how many
-/// messages may wait for the slowest group.
+/// messages may wait for the slowest group. `ordering` ('partition', or 'none'): one live lease per
+/// partition and group, in order, or competing consumers; for groups that have none of their own.
 ///
-/// Errors: 22023 for a malformed argument; 0A000 for `ordering` 'none', which is not there yet.
+/// Errors: 22023 for a malformed argument; 55000 for a change of `ordering` while a group that it
+/// concerns has live leases; 40001 in REPEATABLE READ.
 ///
 /// Transaction: takes effect for others when the caller commits. Waits for a transaction that is
-/// changing or creating the same queue.
+/// changing or creating the same queue; a change of `ordering` also for those that have popped or
+/// settled and not ended.
 #[allow(clippy::too_many_arguments, clippy::type_complexity)]
 #[pg_extern(security_definer)]
 #[search_path(pg_catalog, pg_temp)]
@@ -131,6 +134,7 @@ fn configure(name: &str, change: Change) -> Result<Queue> {
     queue::find_or_create(name, clock::now())?;
     // Gone again in the meantime: deleted by a transaction that this one waited for.
     let mut queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
+    let before = queue.options.clone();
     if change.reset {
         queue.options = Options::default();
     }
@@ -140,7 +144,22 @@ fn configure(name: &str, change: Change) -> Result<Queue> {
         unset(options, &change.given, name)?;
     }
     queue::update(&queue);
+    if queue.options.ordering() != before.ordering() {
+        reorder(&queue, &before)?;
+    }
     Ok(queue)
+}
+
+/// Make groups without an ordering of their own as the queue has become.
+fn reorder(queue: &Queue, before: &Options) -> Result<()> {
+    // Before the claims: what is claimed, and not committed, is seen by nobody.
+    cursor::prevent_all(queue.id);
+    for group in Under::new_snapshot(|under| group::of_queue(&queue.name, under))? {
+        if group.is_ordered(&queue.options) != group.is_ordered(before) {
+            moving::reorder(queue, &group)?;
+        }
+    }
+    Ok(())
 }
 
 /// Each option by its name: what is set, and what is given.

@@ -55,6 +55,8 @@ pub struct Registration {
     start: Start,
     initial: i64,
     baseline: Option<i64>,
+    /// None: as the queue has it.
+    ordering: Option<String>,
     /// The queue's count that the baseline was taken from: its queue and revision.
     counted: Option<(i64, i64)>,
     discovery: Discovery,
@@ -137,12 +139,18 @@ impl Registration {
                 start: beginning.start,
                 initial: beginning.messages.unwrap_or(0),
                 baseline,
+                ordering: None,
                 counted,
                 discovery: beginning.discovery,
                 has_messages,
                 since,
             })
         })
+    }
+
+    /// The same, with an ordering of its own.
+    pub fn ordered(self, ordering: Option<&str>) -> Self {
+        Self { ordering: ordering.map(str::to_owned), ..self }
     }
 
     /// Whether there is anything for the group.
@@ -180,7 +188,7 @@ impl Registration {
         name: &str,
         patience: Patience,
     ) -> Result<Option<(Group, (i64, Discovery))>> {
-        let Self { at: now, start, initial, baseline, mut discovery, .. } = self;
+        let Self { at: now, start, initial, baseline, ordering, mut discovery, .. } = self;
         // Whoever removes messages does not see the group before this commits. Either nobody has
         // since, and nobody will until then; or what is for the group is counted by a sweep.
         let holds = match self.counted {
@@ -188,7 +196,7 @@ impl Registration {
             None => true,
         };
         let baseline = baseline.filter(|_| holds);
-        let new = NewGroup { now, start, initial, baseline };
+        let new = NewGroup { now, start, initial, baseline, ordering };
         let Some(group) = group::register(queue, name, new, patience) else {
             return Ok(None);
         };

@@ -44,6 +44,29 @@ pub fn share(name: &str) {
     }
 }
 
+/// Whether nobody has the whole of the lock on `name` at this moment, or is waiting for it.
+pub fn is_free(name: &str) -> bool {
+    let key = key(name) as u64;
+    let share = pg_sys::ShareLock as i32;
+    // SAFETY: the tag of the lock that the functions above take. What was taken is given back.
+    unsafe {
+        let tag = pg_sys::LOCKTAG {
+            locktag_field1: pg_sys::MyDatabaseId.to_u32(),
+            locktag_field2: (key >> 32) as u32,
+            locktag_field3: key as u32,
+            locktag_field4: 1,
+            locktag_type: pg_sys::LockTagType::LOCKTAG_ADVISORY as u8,
+            locktag_lockmethodid: pg_sys::USER_LOCKMETHOD as u8,
+        };
+        let taken = pg_sys::LockAcquire(&tag, share, false, true);
+        let is_free = taken != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL;
+        if is_free {
+            pg_sys::LockRelease(&tag, share, false);
+        }
+        is_free
+    }
+}
+
 /// Within the database, as all advisory locks are.
 fn key(name: &str) -> i64 {
     let name = format!("queen_mq {name}");

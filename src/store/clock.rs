@@ -20,6 +20,12 @@ pub fn now() -> Moment {
     unsafe { pg_sys::GetCurrentTimestamp() }
 }
 
+/// `transaction_timestamp()`.
+pub fn transaction_start() -> Moment {
+    // SAFETY: reads the backend's memory.
+    unsafe { pg_sys::GetCurrentTransactionStartTimestamp() }
+}
+
 /// A timestamptz as a parameter of a statement.
 #[derive(Clone, Copy)]
 pub struct At(pub Moment);

@@ -6,25 +6,37 @@
 use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::cursor::{Cursor, Start};
+use queen_engine::message::MessageId;
 
 use super::clock::{self, At};
 use super::identity::Identity;
 use super::spi::{Arg, Columns, Statement, Under, arg, one_snapshot_per_transaction};
 use super::table::{self, From, Index, Place, Table, Value};
-use super::{advisory, decode, receipt, signed, snapshot, unsigned};
+use super::unit::Unit;
+use super::{advisory, claim, decode, receipt, signed, snapshot, unsigned};
 use crate::error::{Error, Result};
 use crate::waiters::{self, Topic};
 
-/// A cursor with its newest state.
+/// A cursor, or a claim, with its newest state.
 #[derive(Clone, Debug)]
 pub struct Located {
     pub id: u64,
     pub group: i64,
     pub partition: String,
+    /// What it is a claim of; None: it is a cursor.
+    pub message: Option<MessageId>,
     pub revision: i64,
     /// The current transaction has written this revision, or may have.
     pub is_own: bool,
     pub cursor: Cursor,
+}
+
+impl Located {
+    /// A claim that has no state yet, or none any more.
+    pub fn claim(id: u64, group: i64, partition: &str, message: MessageId) -> Self {
+        let (partition, message, cursor) = (partition.to_owned(), Some(message), Cursor::default());
+        Self { id, group, partition, message, revision: 0, is_own: false, cursor }
+    }
 }
 
 static CURSORS: Table = Table(c"cursor");
@@ -44,30 +56,30 @@ pub fn status(
     let key = [Value::Int(group), Value::Text(partition)];
     let found = BY_PARTITION.end(&key, From::Start, under, |row| (row.need(1), row.place()));
     let Some((id, place)) = found else { return Ok(None) };
-    let (revision, is_own, cursor) = newest(id, start, under)?;
-    let partition = partition.to_owned();
-    Ok(Some((Located { id: unsigned(id), group, partition, revision, is_own, cursor }, place)))
+    let (revision, is_own, cursor) = newest(id, || Cursor::new(start.clone()), under)?;
+    let (id, partition, message) = (unsigned(id), partition.to_owned(), None);
+    Ok(Some((Located { id, group, partition, message, revision, is_own, cursor }, place)))
 }
 
-/// The newest revision of a cursor, whether it is the current transaction's, and the state; 0 and
-/// the start where there is none.
-fn newest(id: i64, start: &Start, under: &Under) -> Result<(i64, bool, Cursor)> {
-    let read = |row: &table::Tuple| (need_revision(row), row.is_own(), state(row, 6, start));
+/// The newest revision of a cursor or a claim, whether it is the current transaction's, and the
+/// state; 0 and the `first` where there is none.
+pub(super) fn newest(
+    id: i64,
+    first: impl FnOnce() -> Cursor,
+    under: &Under,
+) -> Result<(i64, bool, Cursor)> {
+    let read = |row: &table::Tuple| {
+        let state = decode(&row.need::<Vec<u8>>(6), "the state of a cursor");
+        (need_revision(row), row.is_own(), state)
+    };
     match REVISIONS.end(&[Value::Int(id)], From::End, under, read) {
         Some((revision, is_own, cursor)) => Ok((revision, is_own, cursor?)),
-        None => Ok((0, false, Cursor::new(start.clone()))),
+        None => Ok((0, false, first())),
     }
 }
 
 fn need_revision(row: &impl Columns) -> i64 {
     row.need(2)
-}
-
-fn state(row: &impl Columns, column: usize, start: &Start) -> Result<Cursor> {
-    match row.get::<Vec<u8>>(column) {
-        Some(bytes) => decode(&bytes, "the state of a cursor"),
-        None => Ok(Cursor::new(start.clone())),
-    }
 }
 
 /// The newest revision there is at this moment, also in REPEATABLE READ.
@@ -84,9 +96,13 @@ pub(super) fn is_newest(cursor: i64, revision: i64, under: &Under) -> bool {
     newest.is_none_or(|newest| newest <= revision)
 }
 
-/// The partition of a cursor.
-pub(super) fn partition_of(cursor: i64, under: &Under) -> Option<String> {
-    BY_ID.end(&[Value::Int(cursor)], From::Start, under, |row| row.need(3))
+/// What a cursor, or a claim, is called where work is looked for.
+pub(super) fn unit_of(cursor: i64, under: &Under) -> Option<String> {
+    let partition = BY_ID.end(&[Value::Int(cursor)], From::Start, under, |row| row.need(3));
+    partition.or_else(|| {
+        let claim = claim::find(unsigned(cursor), under)?;
+        Some(Unit::Claim { partition: &claim.partition, id: claim.id }.to_string())
+    })
 }
 
 /// What became of an attempt to lock a cursor.
@@ -106,7 +122,11 @@ pub fn try_lock(at: &Located, place: Place, under: &Under) -> Result<Attempt> {
     if latest_revision(at.id)? != at.revision {
         return moved_on();
     }
-    if !CURSORS.lock(place, false, under) {
+    let is_locked = match at.message {
+        None => CURSORS.lock(place, false, under),
+        Some(_) => claim::lock(place, false, under),
+    };
+    if !is_locked {
         return Ok(Attempt::Taken);
     }
     match latest_revision(at.id)? == at.revision {
@@ -130,18 +150,39 @@ fn stale() -> Error {
 /// Create the cursor, locked by being new. None where somebody else has just done so or is about
 /// to: an insert of the same key would wait for them; or keeps everybody from it.
 pub fn try_create(queue: i64, group: i64, partition: &str) -> Result<Option<Located>> {
-    if !advisory::try_share(&first_reads(queue)) || !advisory::try_lock(&name_of(group, partition))
-    {
+    if !try_read_first(queue) || !advisory::try_lock(&name_of(group, partition)) {
         return Ok(None);
     }
     if exists(group, partition)? {
         return if one_snapshot_per_transaction() { Err(stale()) } else { Ok(None) };
     }
     let id = insert(group, partition);
-    let partition = partition.to_owned();
-    let cursor = Cursor::default();
-    Ok(Some(Located { id, group, partition, revision: 0, is_own: false, cursor }))
+    Ok(Some(fresh(id, group, partition)))
 }
+
+/// A cursor that has just been inserted.
+fn fresh(id: u64, group: i64, partition: &str) -> Located {
+    let (partition, cursor) = (partition.to_owned(), Cursor::default());
+    Located { id, group, partition, message: None, revision: 0, is_own: false, cursor }
+}
+
+/// Whether messages of the queue may be taken that have nothing yet that could be locked. To the end
+/// of the transaction, nobody keeps others from it.
+pub fn try_read_first(queue: i64) -> bool {
+    advisory::try_share(&first_reads(queue))
+}
+
+/// Put a new cursor in the place of the one that is there, whose lock the caller holds, or of none.
+pub fn replace(group: i64, partition: &str) -> Located {
+    REMOVE.run(&[arg(group), arg(partition)]);
+    fresh(insert(group, partition), group, partition)
+}
+
+static REMOVE: Statement = Statement::new(
+    "WITH gone AS (DELETE FROM queen_mq.cursor WHERE group_id = $1 AND partition = $2 RETURNING id)
+     DELETE FROM queen_mq.progress WHERE cursor_id IN (SELECT id FROM gone)",
+    &[pg_sys::INT8OID, pg_sys::TEXTOID],
+);
 
 /// See that the cursor exists, waiting for a transaction that is creating it.
 pub fn create(queue: i64, group: i64, partition: &str) -> Result<()> {
@@ -166,6 +207,21 @@ pub fn prevent_all(queue: i64) {
     advisory::lock(&first_reads(queue));
 }
 
+/// Whether nobody is removing messages of the partition, who would not see what is taken now.
+pub fn may_take(group: i64, partition: &str) -> bool {
+    advisory::is_free(&takes(group, partition))
+}
+
+/// Keep others from taking messages of the partition in a group without order, to the end of the
+/// transaction. False if somebody keeps them from it already.
+pub fn try_keep_from_taking(group: i64, partition: &str) -> bool {
+    advisory::try_lock(&takes(group, partition))
+}
+
+fn takes(group: i64, partition: &str) -> String {
+    format!("takes {group} {partition}")
+}
+
 fn first_reads(queue: i64) -> String {
     format!("first reads {queue}")
 }
@@ -188,53 +244,89 @@ fn insert(group: i64, partition: &str) -> u64 {
 }
 
 static IDS_OF: Statement = Statement::new(
-    "SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1) ORDER BY id",
+    "SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1)
+     UNION ALL SELECT id FROM queen_mq.claim WHERE group_id = ANY ($1) ORDER BY id",
     &[pg_sys::INT8ARRAYOID],
 );
 
-/// The cursors of the groups, ascending.
+/// The cursors and claims of the groups, ascending.
 pub fn ids_of(groups: &[i64], under: &Under) -> Vec<u64> {
     IDS_OF.read(&[arg(groups.to_vec())], under).map(|row| unsigned(row.need(1))).collect()
 }
 
-/// Lock the cursors, in the order given, which is ascending, waiting for whoever has them; those
-/// that are gone drop out. Their states are to be read after this, under a newer snapshot.
-pub fn lock(cursors: &[u64]) -> Result<Vec<(u64, i64, String)>> {
+/// A cursor, or a claim, that has been locked; its state is to be read after this.
+pub struct Locked {
+    pub id: u64,
+    pub group: i64,
+    pub partition: String,
+    claim: Option<(MessageId, Cursor)>,
+}
+
+/// Lock cursors and claims, in the order given, which is ascending, waiting for whoever has them;
+/// those that are gone drop out. Their states are to be read after this, under a newer snapshot.
+pub fn lock(cursors: &[u64]) -> Result<Vec<Locked>> {
     let mut locked = Vec::with_capacity(cursors.len());
     for &id in cursors {
-        let found = Under::new_snapshot(|under| {
-            let read = |row: &table::Tuple| (row.need(2), row.need(3), row.place());
-            let key = [Value::Int(signed(id))];
-            let found = BY_ID.end(&key, From::Start, under, read);
-            if found.is_none() && one_snapshot_per_transaction() && exists_by_id(&key)? {
-                return Err(stale());
-            }
-            Ok(found.filter(|(_, _, place)| CURSORS.lock(*place, true, under)))
-        })?;
-        locked.extend(found.map(|(group, partition, _)| (id, group, partition)));
+        locked.extend(Under::new_snapshot(|under| lock_one(id, false, under))?);
     }
     Ok(locked)
 }
 
-/// Whether there is such a cursor at this moment, whatever the transaction's snapshot says.
-fn exists_by_id(key: &[Value<'_>]) -> Result<bool> {
-    Under::latest_snapshot(|under| Ok(BY_ID.end(key, From::Start, under, |_| ()).is_some()))
+/// The same, but for claims of messages that are settled, which stay as they are. Somebody may just
+/// be removing them, who is not to be waited for.
+pub fn lock_unsettled(cursors: &[u64]) -> Result<Vec<Locked>> {
+    let mut locked = Vec::with_capacity(cursors.len());
+    for &id in cursors {
+        locked.extend(Under::new_snapshot(|under| lock_one(id, true, under))?);
+    }
+    Ok(locked)
 }
 
-/// The newest states of locked cursors; `start` tells where a group begins. In REPEATABLE READ one
+fn lock_one(id: u64, but_settled: bool, under: &Under) -> Result<Option<Locked>> {
+    let read = |row: &table::Tuple| (row.need(2), row.need(3), row.place());
+    let key = [Value::Int(signed(id))];
+    if let Some((group, partition, place)) = BY_ID.end(&key, From::Start, under, read) {
+        let locked = Locked { id, group, partition, claim: None };
+        return Ok(CURSORS.lock(place, true, under).then_some(locked));
+    }
+    if let Some(row) = claim::find(id, under) {
+        let (message, first) = (row.message, row.first_state());
+        let is_settled = but_settled && newest(signed(id), || first.clone(), under)?.2.open() == 0;
+        let claim::Row { group, partition, place, .. } = row;
+        let locked = Locked { id, group, partition, claim: Some((message, first)) };
+        return Ok((is_settled || claim::lock(place, true, under)).then_some(locked));
+    }
+    match one_snapshot_per_transaction() && exists_by_id(id)? {
+        true => Err(stale()),
+        false => Ok(None),
+    }
+}
+
+/// Whether there is such a cursor or claim at this moment, whatever the transaction's snapshot says.
+fn exists_by_id(id: u64) -> Result<bool> {
+    let key = [Value::Int(signed(id))];
+    Under::latest_snapshot(|under| {
+        let is_cursor = BY_ID.end(&key, From::Start, under, |_| ()).is_some();
+        Ok(is_cursor || claim::find(id, under).is_some())
+    })
+}
+
+/// The newest states of what was locked; `start` tells where a group begins. In REPEATABLE READ one
 /// that is out of date is an error.
 pub fn locate<'a>(
-    locked: Vec<(u64, i64, String)>,
+    locked: Vec<Locked>,
     start: impl Fn(i64) -> &'a Start,
     under: &Under,
 ) -> Result<Vec<Located>> {
     let mut located = Vec::with_capacity(locked.len());
-    for (id, group, partition) in locked {
-        let (revision, is_own, cursor) = newest(signed(id), start(group), under)?;
+    for Locked { id, group, partition, claim } in locked {
+        let (message, first) = claim.unzip();
+        let first = || first.unwrap_or_else(|| Cursor::new(start(group).clone()));
+        let (revision, is_own, cursor) = newest(signed(id), first, under)?;
         if one_snapshot_per_transaction() && latest_revision(id)? != revision {
             return Err(stale());
         }
-        located.push(Located { id, group, partition, revision, is_own, cursor });
+        located.push(Located { id, group, partition, message, revision, is_own, cursor });
     }
     Ok(located)
 }
@@ -242,7 +334,8 @@ pub fn locate<'a>(
 /// How the search for work learns of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// Leased: there is nothing to look for before the deadline.
+    /// Leased: there is nothing to look for before the deadline. Or a claim that is settled: there
+    /// is nothing to look for at all.
     Leased,
     /// Ready, or waiting for a retry: announced under this transaction id. A retry is announced
     /// too, since its moment may have passed before the transaction commits.
@@ -254,7 +347,8 @@ impl Notice {
     /// announcement of this transaction: its deadline may have passed before the commit, and others
     /// have passed such moments by then.
     pub fn of(at: &Located, state: &Cursor, identity: Identity) -> Self {
-        match state.leases.is_empty() || at.is_own {
+        let is_over = at.message.is_some() && state.open() == 0;
+        match !is_over && (state.leases.is_empty() || at.is_own) {
             true => Self::Ready { xid: snapshot::assign_xid(identity) },
             false => Self::Leased,
         }
@@ -264,7 +358,6 @@ impl Notice {
 /// Write `state` as the revision after that of `at`, which is the newest and whose lock the caller
 /// holds.
 pub fn append(at: &Located, state: &Cursor, notice: Notice) {
-    let due: Arg = state.due_at().and_then(|moment| arg(At(moment)));
     let announced = match notice {
         Notice::Leased => None,
         Notice::Ready { xid } => {
@@ -272,6 +365,11 @@ pub fn append(at: &Located, state: &Cursor, notice: Notice) {
             arg(signed(xid))
         }
     };
+    insert_state(at, state, announced);
+}
+
+fn insert_state(at: &Located, state: &Cursor, announced: Arg) {
+    let due: Arg = state.due_at().and_then(|moment| arg(At(moment)));
     PROGRESS.insert(&[
         arg(signed(at.id)),
         arg(at.revision + 1),
@@ -281,6 +379,14 @@ pub fn append(at: &Located, state: &Cursor, notice: Notice) {
         arg(encode(state)),
     ]);
     prune(at.id, at.revision + 1);
+}
+
+/// The same for a state that says nothing new to whoever looks for work: an announcement of the one
+/// before stands, for those who have not come to it.
+pub fn append_quietly(at: &Located, state: &Cursor, under: &Under) {
+    let announced = |row: &table::Tuple| row.get::<i64>(5);
+    let announced = REVISIONS.end(&[Value::Int(signed(at.id))], From::End, under, announced);
+    insert_state(at, state, announced.flatten().and_then(arg));
 }
 
 /// Superseded revisions are deleted this many at a time, and this many are left.
@@ -310,19 +416,25 @@ static OF_GROUP: Statement = Statement::new(
     &[pg_sys::INT8OID],
 );
 
-/// Every cursor of the group.
+/// Every cursor of the group, and then every claim.
 pub fn of_group(group: i64, start: &Start, under: &Under) -> Result<Vec<Located>> {
-    OF_GROUP
-        .read(&[arg(group)], under)
-        .map(|row| {
-            Ok(Located {
-                id: unsigned(row.need(1)),
-                group,
-                partition: row.need(2),
-                revision: row.get(3).unwrap_or(0),
-                is_own: true,
-                cursor: state(&row, 4, start)?,
-            })
+    let read = |row: super::spi::Row| {
+        let cursor = match row.get::<Vec<u8>>(4) {
+            Some(bytes) => decode(&bytes, "the state of a cursor")?,
+            None => Cursor::new(start.clone()),
+        };
+        Ok(Located {
+            id: unsigned(row.need(1)),
+            group,
+            partition: row.need(2),
+            message: None,
+            revision: row.get(3).unwrap_or(0),
+            is_own: true,
+            cursor,
         })
-        .collect()
+    };
+    let mut located: Vec<Located> =
+        OF_GROUP.read(&[arg(group)], under).map(read).collect::<Result<_>>()?;
+    located.extend(claim::of_group(group, under)?);
+    Ok(located)
 }

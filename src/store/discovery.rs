@@ -8,7 +8,7 @@ use queen_engine::discovery::Discovery;
 use super::clock::{At, Moment};
 use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
 use super::table::{From, Index, Table, Tuple, Value};
-use super::{advisory, cursor, decode, signed, unsigned};
+use super::{advisory, claim, cursor, decode, signed, unsigned};
 use crate::error::Result;
 
 static STATES: Index = Index { table: Table(c"discovery"), name: c"discovery_newest" };
@@ -80,20 +80,21 @@ pub fn highest_xid() -> Result<u64> {
     Ok(highest)
 }
 
-/// An announcement or a moment. The partition is there if it concerns the cursor's newest state: a
-/// row that a later revision superseded says nothing, whoever wrote that one said what there is.
+/// An announcement or a moment. The unit is there if it concerns the cursor's, or the claim's, newest
+/// state: a row that a later revision superseded says nothing, whoever wrote that one said what there
+/// is.
 pub struct Hint<T> {
     pub at: T,
     pub cursor: u64,
-    pub partition: Option<String>,
+    pub unit: Option<String>,
 }
 
 impl<T> Hint<T> {
     /// From (what it is ordered by, cursor, revision).
     fn new((at, cursor, revision): (T, i64, i64), under: &Under) -> Self {
         let names = cursor::is_newest(cursor, revision, under);
-        let partition = if names { cursor::partition_of(cursor, under) } else { None };
-        Hint { at, cursor: unsigned(cursor), partition }
+        let unit = if names { cursor::unit_of(cursor, under) } else { None };
+        Hint { at, cursor: unsigned(cursor), unit }
     }
 }
 
@@ -122,9 +123,7 @@ pub fn announced(
 
 /// The group's next moment after `now`. It may be one that has been superseded.
 pub fn next_due(group: i64, now: Moment, under: &Under) -> Option<Moment> {
-    let after = [Value::Time(now), Value::Int(i64::MAX)];
-    let read = |row: &Tuple| (row.need::<At>(4).0, row.need(1), row.need(2));
-    let rows = DUE.after(&[Value::Int(group)], &after, None, LOOKED_AT, under, read);
+    let rows = moments(group, (now, i64::MAX), None, LOOKED_AT, under);
     let last = rows.last().map(|(at, ..)| *at);
     let count = rows.len();
     let stands =
@@ -144,10 +143,30 @@ pub fn due(
     limit: usize,
     under: &Under,
 ) -> Vec<Hint<Moment>> {
-    let after = [Value::Time(from.0), Value::Int(signed(from.1))];
-    let read = |row: &Tuple| (row.need::<At>(4).0, row.need(1), row.need(2));
-    DUE.after(&[Value::Int(group)], &after, Some(Value::Time(now)), limit, under, read)
+    moments(group, (from.0, signed(from.1)), Some(now), limit, under)
         .into_iter()
         .map(|row| Hint::new(row, under))
         .collect()
+}
+
+/// Moments after (moment, cursor), up to `bound`, each with its revision: of states, and of claims
+/// as they were first made.
+fn moments(
+    group: i64,
+    after: (Moment, i64),
+    bound: Option<Moment>,
+    limit: usize,
+    under: &Under,
+) -> Vec<(Moment, i64, i64)> {
+    let place = [Value::Time(after.0), Value::Int(after.1)];
+    let read = |row: &Tuple| (row.need::<At>(4).0, row.need(1), row.need(2));
+    let prefix = [Value::Int(group)];
+    let mut rows = DUE.after(&prefix, &place, bound.map(Value::Time), limit, under, read);
+    let first = claim::due(group, after, bound, limit, under);
+    if !first.is_empty() {
+        rows.extend(first.into_iter().map(|(at, claim)| (at, claim, 0)));
+        rows.sort_unstable();
+        rows.truncate(limit);
+    }
+    rows
 }

@@ -5,6 +5,7 @@ use queen_engine::codec::encode;
 use queen_engine::cursor::Start;
 
 use super::clock::{At, Moment};
+use super::queue::{Options, UNORDERED};
 use super::spi::{Columns, Statement, Under, arg};
 use super::table::{From, Index, Table, Value};
 use super::{advisory, decode};
@@ -24,10 +25,19 @@ pub struct Group {
     /// Messages that have arrived in the queue and are not for the group, or are gone; None as long
     /// as they have not been counted.
     pub baseline: Option<i64>,
+    /// None: as the queue has it.
+    pub ordering: Option<String>,
+}
+
+impl Group {
+    /// Whether each partition is read in order, by one consumer at a time.
+    pub fn is_ordered(&self, options: &Options) -> bool {
+        self.ordering.as_deref().unwrap_or(options.ordering()) != UNORDERED
+    }
 }
 
 static FIND_ALL: Statement = Statement::new(
-    "SELECT id, queue, name, registered_at, start, initial, baseline FROM queen_mq.consumer_group
+    "SELECT id, queue, name, registered_at, start, initial, baseline, ordering FROM queen_mq.consumer_group
      WHERE queue = $1 ORDER BY id",
     &[pg_sys::TEXTOID],
 );
@@ -40,6 +50,7 @@ fn read(row: &impl Columns) -> Result<Group> {
         start: decode(&row.need::<Vec<u8>>(5), "the start of a consumer group")?,
         initial: row.need(6),
         baseline: row.get(7),
+        ordering: row.get(8),
     })
 }
 
@@ -57,8 +68,8 @@ pub fn queue_of(group: i64, under: &Under) -> Option<String> {
 }
 
 static ALL: Statement = Statement::new(
-    "SELECT id, queue, name, registered_at, start, initial, baseline FROM queen_mq.consumer_group
-     ORDER BY queue, name",
+    "SELECT id, queue, name, registered_at, start, initial, baseline, ordering
+     FROM queen_mq.consumer_group ORDER BY queue, name",
     &[],
 );
 
@@ -89,8 +100,9 @@ pub enum Patience {
 }
 
 static REGISTER: Statement = Statement::new(
-    "INSERT INTO queen_mq.consumer_group (queue, name, registered_at, start, initial, baseline)
-     VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT ON CONSTRAINT consumer_group_once DO NOTHING
+    "INSERT INTO queen_mq.consumer_group
+         (queue, name, registered_at, start, initial, baseline, ordering)
+     VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT ON CONSTRAINT consumer_group_once DO NOTHING
      RETURNING id",
     &[
         pg_sys::TEXTOID,
@@ -99,6 +111,7 @@ static REGISTER: Statement = Statement::new(
         pg_sys::BYTEAOID,
         pg_sys::INT8OID,
         pg_sys::INT8OID,
+        pg_sys::TEXTOID,
     ],
 );
 
@@ -109,6 +122,7 @@ pub struct NewGroup {
     pub start: Start,
     pub initial: i64,
     pub baseline: Option<i64>,
+    pub ordering: Option<String>,
 }
 
 /// Register the group. None where somebody else has just done so; or, not to wait for them, is
@@ -120,7 +134,7 @@ pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> O
         Patience::PassBy if advisory::try_lock(&lock) => (),
         Patience::PassBy => return None,
     }
-    let NewGroup { now, start, initial, baseline } = new;
+    let NewGroup { now, start, initial, baseline, ordering } = new;
     let row = REGISTER
         .run(&[
             arg(queue),
@@ -129,9 +143,10 @@ pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> O
             arg(encode(&start)),
             arg(initial),
             baseline.and_then(arg),
+            ordering.as_deref().and_then(arg),
         ])
         .first()?;
-    Some(Group { id: row.need(1), registered_at: now, start, initial, baseline })
+    Some(Group { id: row.need(1), registered_at: now, start, initial, baseline, ordering })
 }
 
 static MOVE: Statement = Statement::new(
@@ -142,6 +157,17 @@ static MOVE: Statement = Statement::new(
 /// New cursors of the group begin at `start` from now on. `initial` and `baseline`: as in [`Group`].
 pub fn move_to(group: i64, start: &Start, initial: i64, baseline: Option<i64>) {
     MOVE.run(&[arg(group), arg(encode(start)), arg(initial), baseline.and_then(arg)]);
+}
+
+static RENUMBER: Statement = Statement::new(
+    "UPDATE queen_mq.consumer_group SET id = DEFAULT WHERE id = $1 RETURNING id",
+    &[pg_sys::INT8OID],
+);
+
+/// Give the group a new id. What it had under the old one answers late acks, and is swept up, as if
+/// the group had been removed.
+pub fn renumber(group: i64) -> i64 {
+    RENUMBER.run(&[arg(group)]).first().map_or(group, |row| row.need(1))
 }
 
 static HOLD: Statement = Statement::new(
@@ -187,11 +213,14 @@ pub fn forget(group: i64) {
     FORGET.run(&[arg(group)]);
 }
 
-static DELETE: [Statement; 4] = [
+static DELETE: [Statement; 5] = [
     Statement::new(
-        "DELETE FROM queen_mq.progress WHERE cursor_id IN (SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1))",
+        "DELETE FROM queen_mq.progress WHERE cursor_id IN
+             (SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1)
+              UNION ALL SELECT id FROM queen_mq.claim WHERE group_id = ANY ($1))",
         &[pg_sys::INT8ARRAYOID],
     ),
+    Statement::new("DELETE FROM queen_mq.claim WHERE group_id = ANY ($1)", &[pg_sys::INT8ARRAYOID]),
     Statement::new(
         "DELETE FROM queen_mq.cursor WHERE group_id = ANY ($1)",
         &[pg_sys::INT8ARRAYOID],
@@ -205,17 +234,23 @@ static DELETE: [Statement; 4] = [
         &[pg_sys::INT8ARRAYOID],
     ),
 ];
-static DELETE_RECEIPTS: Statement = Statement::new(
-    "DELETE FROM queen_mq.receipt WHERE cursor_id IN
-         (SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1))",
-    &[pg_sys::INT8ARRAYOID],
-);
+static DELETE_RECEIPTS: [Statement; 2] = [
+    Statement::new(
+        "DELETE FROM queen_mq.receipt WHERE cursor_id IN
+             (SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1))",
+        &[pg_sys::INT8ARRAYOID],
+    ),
+    // Those of claims, most of which are gone.
+    Statement::new(
+        "DELETE FROM queen_mq.receipt WHERE group_id = ANY ($1)",
+        &[pg_sys::INT8ARRAYOID],
+    ),
+];
 
 /// Remove groups with their cursors. Waits for transactions that hold one of them.
 pub fn delete(groups: &[Group]) {
     let ids: Vec<i64> = groups.iter().map(|group| group.id).collect();
-    DELETE_RECEIPTS.run(&[arg(ids.clone())]);
-    for statement in &DELETE {
+    for statement in DELETE_RECEIPTS.iter().chain(&DELETE) {
         statement.run(&[arg(ids.clone())]);
     }
 }

@@ -50,10 +50,16 @@ static FOREIGN_QUEUE: Statement = Statement::new(
     "SELECT FROM queen_mq.queue WHERE system_identifier <> $1 LIMIT 1",
     &[pg_sys::INT8OID],
 );
-static END_LEASES: Statement = Statement::new(
-    "UPDATE queen_mq.progress SET due_at = $1 WHERE due_at > $1 AND announced_xid IS NULL",
-    &[pg_sys::TIMESTAMPTZOID],
-);
+static END_LEASES: [Statement; 2] = [
+    Statement::new(
+        "UPDATE queen_mq.progress SET due_at = $1 WHERE due_at > $1 AND announced_xid IS NULL",
+        &[pg_sys::TIMESTAMPTZOID],
+    ),
+    Statement::new(
+        "UPDATE queen_mq.claim SET deadline = $1 WHERE deadline > $1",
+        &[pg_sys::TIMESTAMPTZOID],
+    ),
+];
 
 /// The identity in force. Everything that reads or writes transaction ids asks first.
 pub fn current() -> Result<Identity> {
@@ -121,6 +127,8 @@ fn rebase() -> Result<Identity> {
     ADOPT.run(&[own, arg(generation + 1), offset, at]);
     ADOPT_QUEUES.run(&[own, offset, at]);
     // Their deadlines are void: make them due, so that the search comes by.
-    END_LEASES.run(&[arg(At(now))]);
+    for statement in &END_LEASES {
+        statement.run(&[arg(At(now))]);
+    }
     Ok(identity)
 }

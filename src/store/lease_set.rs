@@ -1,6 +1,7 @@
 //! `queen_mq.lease_set`: the cursors of leases over several partitions.
 
 use pgrx::pg_sys;
+use queen_engine::message::MessageId;
 
 use super::clock::{At, Moment};
 use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
@@ -8,12 +9,13 @@ use super::{signed, table, unsigned};
 use crate::error::{Error, Result};
 
 static INSERT: Statement = Statement::new(
-    "INSERT INTO queen_mq.lease_set (id, cursor_ids, created_at) OVERRIDING SYSTEM VALUE
-     VALUES ($1, $2, $3)",
-    &[pg_sys::INT8OID, pg_sys::INT8ARRAYOID, pg_sys::TIMESTAMPTZOID],
+    "INSERT INTO queen_mq.lease_set (id, cursor_ids, message_ids, created_at)
+     OVERRIDING SYSTEM VALUE VALUES ($1, $2, $3, $4)",
+    &[pg_sys::INT8OID, pg_sys::INT8ARRAYOID, pg_sys::INT8ARRAYOID, pg_sys::TIMESTAMPTZOID],
 );
 static FIND: Statement = Statement::new(
-    "SELECT unnest(cursor_ids) FROM queen_mq.lease_set WHERE id = $1",
+    "SELECT c.cursor_id, c.message_id FROM queen_mq.lease_set s,
+         unnest(s.cursor_ids, s.message_ids) AS c(cursor_id, message_id) WHERE s.id = $1",
     &[pg_sys::INT8OID],
 );
 
@@ -22,21 +24,26 @@ pub fn draw_id() -> u64 {
     unsigned(table::draw(c"lease_set_id_seq"))
 }
 
-pub fn insert(id: u64, cursors: &[u64], now: Moment) {
-    let mut cursors: Vec<i64> = cursors.iter().copied().map(signed).collect();
-    cursors.sort_unstable();
-    INSERT.run(&[arg(signed(id)), arg(cursors), arg(At(now))]);
+/// A cursor; or a claim, with its message.
+pub type Covered = (u64, Option<MessageId>);
+
+pub fn insert(id: u64, mut covered: Vec<Covered>, now: Moment) {
+    covered.sort_unstable();
+    let cursors: Vec<i64> = covered.iter().map(|(cursor, _)| signed(*cursor)).collect();
+    let messages: Option<Vec<i64>> =
+        covered.iter().map(|(_, message)| message.map(MessageId::to_sql)).collect();
+    INSERT.run(&[arg(signed(id)), arg(cursors), messages.and_then(arg), arg(At(now))]);
 }
 
-/// The cursors of the set, ascending; none where it is not known. In REPEATABLE READ one that was
+/// What the set covers, ascending; none where it is not known. In REPEATABLE READ one that was
 /// made after the transaction's snapshot is an error.
-pub fn cursors(id: u64) -> Result<Vec<u64>> {
-    let find = |under: &Under| {
-        Ok(FIND.read(&[arg(signed(id))], under).map(|row| unsigned(row.need(1))).collect())
-    };
-    let found: Vec<u64> = Under::new_snapshot(find)?;
+pub fn covered(id: u64) -> Result<Vec<Covered>> {
+    let read =
+        |row: super::spi::Row| (unsigned(row.need(1)), row.get::<i64>(2).map(MessageId::from_sql));
+    let find = |under: &Under| Ok(FIND.read(&[arg(signed(id))], under).map(read).collect());
+    let found: Vec<Covered> = Under::new_snapshot(find)?;
     if found.is_empty() && one_snapshot_per_transaction() {
-        let latest: Vec<u64> = Under::latest_snapshot(find)?;
+        let latest: Vec<Covered> = Under::latest_snapshot(find)?;
         if !latest.is_empty() {
             return Err(Error::conflict("The lease"));
         }

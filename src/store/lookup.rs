@@ -1,7 +1,12 @@
 //! What a call needs to know before it can begin.
 
+use std::collections::HashSet;
+
 use queen_engine::cursor::Start;
 use queen_engine::discovery::Discovery;
+use queen_engine::lease::LeaseId;
+use queen_engine::message::MessageId;
+use queen_engine::receipt::Receipt;
 
 use super::clock::{self, Moment};
 use super::cursor::{self, Located};
@@ -9,6 +14,7 @@ use super::discovery;
 use super::group::{self, Group};
 use super::identity::{self, Identity};
 use super::queue::{self, Queue};
+use super::receipt;
 use super::spi::Under;
 use super::timer;
 use crate::error::Result;
@@ -49,20 +55,34 @@ pub fn for_pop(queue: &str, group: &str) -> Result<ForPop> {
     })
 }
 
-/// Cursors of one group, ascending, locked, with their newest states.
+/// Cursors and claims of one lease, locked, with their newest states.
 pub struct ForSettle {
     /// None: the group has been removed, and its leases with it.
     pub queue: Option<Queue>,
     pub identity: Identity,
     pub located: Vec<Located>,
+    /// Claims of the lease that are gone, with what it left there.
+    pub gone: Vec<(Located, Receipt)>,
 }
 
-/// Lock the cursors, which are ascending, waiting for whoever has them, and read what they are.
-pub fn for_settle(cursors: &[u64]) -> Result<ForSettle> {
-    let locked = cursor::lock(cursors)?;
+/// Lock what the lease covers, which is ascending, waiting for whoever has it, and read what it is.
+pub fn for_settle(lease: LeaseId, cursors: &[u64]) -> Result<ForSettle> {
+    let locked = cursor::lock_unsettled(cursors)?;
+    let mut gone = Vec::new();
+    if locked.len() < cursors.len() {
+        let here: HashSet<u64> = locked.iter().map(|locked| locked.id).collect();
+        let is_here = |id: &u64| here.contains(id);
+        for id in cursors.iter().copied().filter(|id| !is_here(id)) {
+            if let Some((group, partition, receipt)) = receipt::find_of_claim(id, lease)? {
+                let message = MessageId::from_sql(0);
+                gone.push((Located::claim(id, group, &partition, message), receipt));
+            }
+        }
+    }
     Under::new_snapshot(|under| {
-        let name = locked.first().and_then(|&(_, group, _)| group::queue_of(group, under));
-        let queue = match name {
+        let group = locked.first().map(|locked| locked.group);
+        let group = group.or_else(|| gone.first().map(|(located, _)| located.group));
+        let queue = match group.and_then(|group| group::queue_of(group, under)) {
             Some(name) => queue::find(&name, under)?,
             None => None,
         };
@@ -70,6 +90,6 @@ pub fn for_settle(cursors: &[u64]) -> Result<ForSettle> {
         // Who holds a lease has a state, so the start is not looked at.
         let start = Start::default();
         let located = cursor::locate(locked, |_| &start, under)?;
-        Ok(ForSettle { queue, identity, located })
+        Ok(ForSettle { queue, identity, located, gone })
     })
 }

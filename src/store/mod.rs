@@ -2,6 +2,7 @@
 
 pub mod admission;
 mod advisory;
+pub mod claim;
 pub mod clock;
 pub mod cursor;
 pub mod dead_letter;
@@ -22,6 +23,7 @@ pub mod sweep;
 pub mod table;
 pub mod tally;
 pub mod timer;
+pub mod unit;
 
 use queen_engine::codec;
 use serde::de::DeserializeOwned;

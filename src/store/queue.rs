@@ -44,6 +44,8 @@ pub const DEFAULT_RETRY_BACKOFF: f64 = 1.0;
 pub const DEFAULT_RETRY_DELAY_MAX: i64 = HOUR;
 /// A value of on_exhausted, and the default.
 pub const DEAD_LETTER: &str = "dead_letter";
+/// A value of ordering: competing consumers.
+pub const UNORDERED: &str = "none";
 pub const DEFAULT_DEDUP_WINDOW: i64 = HOUR;
 pub const DEFAULT_COMPLETED_RETENTION: i64 = DAY;
 

@@ -7,8 +7,9 @@ use queen_engine::lease::LeaseId;
 use queen_engine::receipt::Receipt;
 
 use super::clock::{At, HOUR, Moment};
+use super::cursor::Located;
 use super::spi::{Columns, Statement, Under, arg};
-use super::table::{From, Index, Table, Value};
+use super::table::{From, Index, Table, Tuple, Value};
 use super::{decode, signed};
 use crate::error::Result;
 
@@ -36,12 +37,15 @@ pub fn prune(cursor: u64, now: Moment) {
     PRUNE.run(&[arg(signed(cursor)), bound(until - 2 * KEPT), bound(until), arg(At(until))]);
 }
 
-pub fn insert(cursor: u64, lease: LeaseId, receipt: &Receipt, now: Moment) {
+pub fn insert(at: &Located, lease: LeaseId, receipt: &Receipt, now: Moment) {
+    let is_claim = at.message.is_some();
     RECEIPTS.insert(&[
-        arg(signed(cursor)),
+        arg(signed(at.id)),
         arg(Uuid::from_bytes(lease.0)),
         arg(At(now)),
         arg(encode(receipt)),
+        is_claim.then(|| arg(at.group)).flatten(),
+        is_claim.then(|| arg(at.partition.as_str())).flatten(),
     ]);
 }
 
@@ -52,4 +56,18 @@ pub fn find(cursor: u64, lease: LeaseId, under: &Under) -> Result<Option<Receipt
             decode(&row.need::<Vec<u8>>(4), "the receipt of a lease")
         })
         .transpose()
+}
+
+/// The trace of a lease on a claim that is gone, and whose it was: group and partition. Whatever the
+/// transaction's snapshot says, for the claim is gone since.
+pub fn find_of_claim(claim: u64, lease: LeaseId) -> Result<Option<(i64, String, Receipt)>> {
+    let key = [Value::Int(signed(claim)), Value::Uuid(&lease.0)];
+    Under::latest_snapshot(|under| {
+        let read = |row: &Tuple| {
+            let (group, partition) = row.get(5).zip(row.get(6))?;
+            let receipt = decode(&row.need::<Vec<u8>>(4), "the receipt of a lease");
+            Some(receipt.map(|receipt| (group, partition, receipt)))
+        };
+        BY_LEASE.end(&key, From::Start, under, read).flatten().transpose()
+    })
 }

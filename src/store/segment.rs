@@ -81,6 +81,10 @@ impl Stored {
         self.id
     }
 
+    pub fn xid(&self) -> u64 {
+        self.xid
+    }
+
     pub fn found(&self) -> Found {
         Found { segment: self.id, messages: self.messages, skip: self.skip }
     }
@@ -140,6 +144,8 @@ pub struct Log<'a> {
     pub since: Option<Moment>,
     /// Messages created after this moment are not to be delivered yet.
     pub until: Option<Moment>,
+    /// Without their contents.
+    pub is_bare: bool,
 }
 
 /// What a read found.
@@ -198,10 +204,19 @@ impl Log<'_> {
             messages: row.need::<i16>(5) as u16,
             created_at,
             skip: is_old || is_others,
-            payloads: Held::of(row, 7),
-            transaction_ids: Held::of(row, 8),
-            headers: Held::of(row, 9),
+            payloads: self.hold(row, 7),
+            transaction_ids: self.hold(row, 8),
+            headers: self.hold(row, 9),
         }
+    }
+
+    fn hold(&self, row: &Tuple, column: usize) -> Held {
+        if self.is_bare { Held::nothing() } else { Held::of(row, column) }
+    }
+
+    /// The same, read without the contents of messages.
+    pub fn bare(self) -> Self {
+        Self { is_bare: true, ..self }
     }
 
     /// The ids of late segments, in order. Most transactions of `from` have pushed nothing, being
@@ -332,6 +347,27 @@ pub fn oldest_from(queue: i64, partition: &str, from: u64, under: &Under) -> Opt
         (3, Key::Above(Value::Int(signed(from) - 1))),
     ];
     IN_ORDER.scan(&keys, From::Start, under, |row| ControlFlow::Break(row.need::<At>(4).0))
+}
+
+/// The same of the first that is not, by its id and the number of its messages, one of `these`.
+pub fn oldest_but(
+    queue: i64,
+    partition: &str,
+    from: u64,
+    these: impl Fn(u64, u16) -> bool,
+    under: &Under,
+) -> Option<Moment> {
+    let keys = [
+        (1, Key::Is(Value::Int(queue))),
+        (2, Key::Is(Value::Text(partition))),
+        (3, Key::Above(Value::Int(signed(from) - 1))),
+    ];
+    IN_ORDER.scan(&keys, From::Start, under, |row| {
+        match these(unsigned(row.need(2)), row.need::<i16>(5) as u16) {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(row.need::<At>(4).0),
+        }
+    })
 }
 
 /// When the first segment of the queue, in the order of transactions from `floor` on, was written.

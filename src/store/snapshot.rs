@@ -38,6 +38,32 @@ pub fn assign_xid(identity: Identity) -> u64 {
     own + identity.xid_offset
 }
 
+/// A transaction, or a subtransaction, of this session that has written something.
+#[derive(Clone, Copy, Debug)]
+pub struct Writer(pg_sys::FullTransactionId);
+
+impl Writer {
+    /// The innermost one that is open, if it has an id.
+    pub fn current() -> Option<Self> {
+        // SAFETY: reads the backend's memory.
+        unsafe {
+            let has_id = pg_sys::GetCurrentTransactionIdIfAny() != pg_sys::InvalidTransactionId;
+            has_id.then(|| Self(pg_sys::GetCurrentFullTransactionId()))
+        }
+    }
+
+    /// Whether what it wrote stands, and is this session's alone: neither it, nor what it is part of,
+    /// has ended or been rolled back.
+    pub fn is_open(self) -> bool {
+        let xid = pg_sys::TransactionId::from(self.0.value as u32);
+        // SAFETY: reads the backend's memory.
+        unsafe {
+            let top = pg_sys::GetTopFullTransactionIdIfAny().value;
+            top != 0 && top <= self.0.value && pg_sys::TransactionIdIsCurrentTransactionId(xid)
+        }
+    }
+}
+
 /// A 32-bit transaction id that is not in the future of `next`, with its epoch.
 fn widen(xid: u32, next: u64) -> u64 {
     let epoch = next >> 32;

@@ -83,7 +83,7 @@ macro_rules! pass {
 }
 
 /// The tables that are passed.
-pub static PASSES: [Pass; 5] = [
+pub static PASSES: [Pass; 6] = [
     pass!(
         "transaction_ids",
         "admission",
@@ -100,7 +100,9 @@ pub static PASSES: [Pass; 5] = [
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND $3 IS NOT NULL
            AND (EXISTS (SELECT FROM queen_mq.progress n
                         WHERE n.cursor_id = t.cursor_id AND n.revision > t.revision)
-                OR NOT EXISTS (SELECT FROM queen_mq.cursor c WHERE c.id = t.cursor_id))"
+                OR NOT EXISTS (SELECT FROM queen_mq.cursor c WHERE c.id = t.cursor_id
+                               UNION ALL
+                               SELECT FROM queen_mq.claim c WHERE c.id = t.cursor_id))"
     ),
     pass!(
         "receipts",
@@ -108,7 +110,7 @@ pub static PASSES: [Pass; 5] = [
         HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at < $3"
     ),
-    // Once nothing is held, or waits, in any of its partitions. Where somebody always holds something,
+    // Once nothing is held, or waits, in any of its partitions, and its claims are gone. Where somebody always holds something,
     // by age: a lease lasts 12 hours, and longer only if it is extended. And once its receipts are
     // gone: a lease's id begins with its milliseconds, which those of the set were a moment later.
     pass!(
@@ -122,6 +124,8 @@ pub static PASSES: [Pass; 5] = [
                            WHERE p.due_at > CASE WHEN t.created_at < $3 - interval '12 hours'
                                             THEN $3 - interval '12 hours'
                                             ELSE '-infinity' END)
+           AND NOT EXISTS (SELECT FROM unnest(t.cursor_ids) AS held(id)
+                           JOIN queen_mq.claim c ON c.id = held.id)
            AND NOT EXISTS (SELECT FROM unnest(t.cursor_ids) AS held(id)
                            JOIN queen_mq.receipt r ON r.cursor_id = held.id
                            WHERE r.ended_at >= $3
@@ -141,6 +145,16 @@ pub static PASSES: [Pass; 5] = [
            AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id)
            AND NOT EXISTS (SELECT FROM queen_mq.receipt r
                            WHERE r.cursor_id = t.id AND r.ended_at >= $3)
+           AND NOT EXISTS (SELECT FROM queen_mq.progress p
+                           WHERE p.cursor_id = t.id AND p.due_at >= $3)"
+    ),
+    pass!(
+        "removed_claims",
+        "claim",
+        HOUR,
+        "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
+           AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id)
+           AND (t.deadline IS NULL OR t.deadline < $3)
            AND NOT EXISTS (SELECT FROM queen_mq.progress p
                            WHERE p.cursor_id = t.id AND p.due_at >= $3)"
     ),

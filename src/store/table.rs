@@ -36,6 +36,13 @@ pub enum From {
     End,
 }
 
+/// What other transactions, which have not ended, have done to a row.
+#[derive(Clone, Copy, Debug)]
+pub struct Unended {
+    pub written: bool,
+    pub replaced: bool,
+}
+
 /// Where a row lies.
 #[derive(Clone, Copy, Debug)]
 pub struct Place(pg_sys::ItemPointerData);
@@ -151,21 +158,49 @@ impl Index {
     /// Whether a transaction that has not ended has written, or is replacing or deleting, a row with
     /// these leading columns: an insert of the same key would wait for it.
     pub fn is_busy(&self, prefix: &[Value<'_>]) -> bool {
+        let keys = numbered(prefix.iter().map(|value| Key::Is(*value)));
+        let visit = |_: &Tuple, by: Unended| match by.written || by.replaced {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        };
+        self.scan_dirty(&keys, From::Start, visit).is_some()
+    }
+
+    /// Visit the rows that meet `keys`, in order, also those of transactions that have not ended.
+    pub fn scan_dirty<B>(
+        &self,
+        keys: &[(i16, Key<'_>)],
+        from: From,
+        mut visit: impl FnMut(&Tuple, Unended) -> ControlFlow<B>,
+    ) -> Option<B> {
         let mut dirty = pg_sys::SnapshotData {
             snapshot_type: pg_sys::SnapshotType::SNAPSHOT_DIRTY,
             ..Default::default()
         };
         let dirty: *mut pg_sys::SnapshotData = &mut dirty;
-        let keys = numbered(prefix.iter().map(|value| Key::Is(*value)));
         // SAFETY: the snapshot outlives the scan, which leaves in it who is at the row.
         unsafe {
             let is_at_it = |xid: pg_sys::TransactionId| xid != pg_sys::InvalidTransactionId;
-            let visit = |_: &Tuple| match is_at_it((*dirty).xmin) || is_at_it((*dirty).xmax) {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            };
-            self.scan_as(dirty, &keys, From::Start, visit).is_some()
+            self.scan_as(dirty, keys, from, |tuple| {
+                let (xmin, xmax) = ((*dirty).xmin, (*dirty).xmax);
+                visit(tuple, Unended { written: is_at_it(xmin), replaced: is_at_it(xmax) })
+            })
         }
+    }
+
+    /// The same of whatever the index has: rows also that nobody sees any more. For names that are
+    /// looked at otherwise after this.
+    pub fn scan_any<B>(
+        &self,
+        keys: &[(i16, Key<'_>)],
+        visit: impl FnMut(&Tuple) -> ControlFlow<B>,
+    ) -> Option<B> {
+        let mut any = pg_sys::SnapshotData {
+            snapshot_type: pg_sys::SnapshotType::SNAPSHOT_ANY,
+            ..Default::default()
+        };
+        // SAFETY: the snapshot outlives the scan, and is of a kind that needs no registration.
+        unsafe { self.scan_as(&mut any, keys, From::Start, visit) }
     }
 
     /// # Safety
@@ -318,6 +353,55 @@ impl Table {
 
     /// Insert one row, with a value for each column. A duplicate of a unique key is an ERROR.
     pub fn insert(&self, values: &[Arg]) {
+        // SAFETY: as `insert_as` needs it.
+        unsafe {
+            self.insert_as(values, |target, state, slot| {
+                pg_sys::ExecSimpleRelationInsert(target, state, slot);
+            });
+        }
+    }
+
+    /// Insert one row, with a value for each column that is not to be NULL, unless one of its keys
+    /// is taken: by a row that is there, or by one whose transaction has not ended. Never waits.
+    pub fn try_insert(&self, values: &[Arg]) -> Option<Place> {
+        let mut conflict = false;
+        let mut place = pg_sys::ItemPointerData::default();
+        // SAFETY: what ON CONFLICT DO NOTHING does after its first look. Keys are checked without
+        // waiting, since both have told by then that they are there; who comes second withdraws.
+        unsafe {
+            self.insert_as(values, |target, state, slot| {
+                pg_sys::simple_table_tuple_insert((*target).ri_RelationDesc, slot);
+                insert_keys(target, state, slot, &mut conflict);
+                place = (*slot).tts_tid;
+            });
+        }
+        let place = Place(place);
+        if conflict {
+            self.withdraw(place);
+        }
+        (!conflict).then_some(place)
+    }
+
+    /// Delete a row that this transaction has inserted.
+    pub fn withdraw(&self, mut place: Place) {
+        // SAFETY: the row is there, and nobody else sees it. A command does not see what it has
+        // inserted itself: this is the next one.
+        unsafe {
+            pg_sys::CommandCounterIncrement();
+            let table = open(self.0, WRITE);
+            let snapshot = pg_sys::GetActiveSnapshot();
+            pg_sys::simple_table_tuple_delete(table, &mut place.0, snapshot);
+            pg_sys::table_close(table, KEEP);
+        }
+    }
+
+    /// # Safety
+    /// `put` inserts the row of the slot, and closes what it opens.
+    unsafe fn insert_as(
+        &self,
+        values: &[Arg],
+        put: impl FnOnce(*mut pg_sys::ResultRelInfo, *mut pg_sys::EState, *mut pg_sys::TupleTableSlot),
+    ) {
         // SAFETY: everything is opened and closed in pairs, and belongs to the transaction's
         // resource owner and the current memory context on an ERROR. The slot is as wide as the
         // table, which is checked against the values.
@@ -339,12 +423,32 @@ impl Table {
                 *(*slot).tts_isnull.add(i) = value.is_none();
             }
             pg_sys::ExecStoreVirtualTuple(slot);
-            pg_sys::ExecSimpleRelationInsert(target, state, slot);
+            put(target, state, slot);
             pg_sys::ExecCloseIndices(target);
             pg_sys::ExecDropSingleTupleTableSlot(slot);
             pg_sys::FreeExecutorState(state);
             pg_sys::table_close(table, KEEP);
         }
+    }
+}
+
+/// Insert the keys of a row into the indexes of its table. `conflict`: one of them is there.
+///
+/// # Safety
+/// The row has been inserted; all belong together.
+unsafe fn insert_keys(
+    target: *mut pg_sys::ResultRelInfo,
+    state: *mut pg_sys::EState,
+    slot: *mut pg_sys::TupleTableSlot,
+    conflict: &mut bool,
+) {
+    let none = ptr::null_mut();
+    // SAFETY: as above.
+    unsafe {
+        #[cfg(feature = "pg15")]
+        pg_sys::ExecInsertIndexTuples(target, slot, state, false, true, conflict, none);
+        #[cfg(not(feature = "pg15"))]
+        pg_sys::ExecInsertIndexTuples(target, slot, state, false, true, conflict, none, false);
     }
 }
 
@@ -364,6 +468,10 @@ pub struct Held(Arg);
 impl Held {
     pub fn of(tuple: &Tuple, column: usize) -> Self {
         Self(tuple.copy(column))
+    }
+
+    pub fn nothing() -> Self {
+        Self(None)
     }
 
     pub fn get<T: FromDatum>(self) -> Option<T> {

@@ -9,6 +9,7 @@ mod segments;
 mod sessions;
 mod snapshot;
 mod steady;
+mod unordered;
 mod wakeups;
 mod wal;
 
@@ -17,7 +18,7 @@ use anyhow::{Result, bail};
 use crate::lab::Lab;
 use crate::outcome::Outcome;
 
-pub const ALL: std::ops::RangeInclusive<u8> = 1..=13;
+pub const ALL: std::ops::RangeInclusive<u8> = 1..=14;
 
 /// Runs one scenario in databases of its own.
 pub async fn run(lab: &Lab, number: u8) -> Result<Outcome> {
@@ -35,6 +36,7 @@ pub async fn run(lab: &Lab, number: u8) -> Result<Outcome> {
         11 => wal::run(lab).await,
         12 => wakeups::run(lab).await,
         13 => steady::run(lab).await,
+        14 => unordered::run(lab).await,
         _ => bail!("there is no scenario {number}"),
     }
 }

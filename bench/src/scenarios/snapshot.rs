@@ -23,21 +23,23 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
          ratio is that of the last third of the time to the median without"
     );
     let mut outcome = Outcome::new(7, "a snapshot held open", method);
-    for system in [System::Queen, System::Pgmq] {
-        one_system(lab, system, &mut outcome).await?;
-    }
+    let of = |system: System| {
+        Contender::consumes(system, 1, SESSIONS, BACKLOG).doing(Action::Cycle { batch: 1 })
+    };
+    one(lab, &of(System::Queen), System::Queen.label(), &mut outcome).await?;
+    let unordered = of(System::Queen).unordered();
+    one(lab, &unordered, "queen_mq, without order", &mut outcome).await?;
+    one(lab, &of(System::Pgmq), System::Pgmq.label(), &mut outcome).await?;
     outcome.x_axis = "seconds with the snapshot (before 0: without)";
     Ok(outcome)
 }
 
-async fn one_system(lab: &Lab, system: System, outcome: &mut Outcome) -> Result<()> {
+async fn one(lab: &Lab, contender: &Contender, label: &str, outcome: &mut Outcome) -> Result<()> {
     let db = lab.server.database("snapshot").await?;
-    let contender =
-        Contender::consumes(system, 1, SESSIONS, BACKLOG).doing(Action::Cycle { batch: 1 });
-    lab.fresh(&db, &contender, "q").await?;
+    lab.fresh(&db, contender, "q").await?;
     let phase = async |name: &str, duration: Duration| {
-        lab.progress.set_message(format!("{}, {name}", system.label()));
-        lab.measure(&db, &contender, "q", duration).await
+        lab.progress.set_message(format!("{label}, {name}"));
+        lab.measure(&db, contender, "q", duration).await
     };
 
     let before = phase("without the snapshot", lab.scale.before_snapshot).await?;
@@ -49,12 +51,11 @@ async fn one_system(lab: &Lab, system: System, outcome: &mut Outcome) -> Result<
     let baseline = rates(&before, bucket, lab.scale.before_snapshot);
     let held = rates(&with, bucket, lab.scale.with_snapshot);
     let last_third = &held[held.len() * 2 / 3..];
-    let label = system.label();
     let ratio = Check::ratio(
         format!("{label}, with / without"),
         median(last_third),
         median(&baseline),
-        (system == System::Queen).then_some(Goal::AtLeast(0.9)),
+        (contender.system == System::Queen).then_some(Goal::AtLeast(0.9)),
     );
     outcome.checks.push(ratio);
     outcome.lines.push(line(label, &baseline, &held, bucket));

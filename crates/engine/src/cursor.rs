@@ -1,12 +1,12 @@
 //! The state of one consumer group in one partition.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::holes::{Holes, Snapshot};
 use crate::lease::LeaseId;
-use crate::message::{MessageId, Spans};
+use crate::message::{MessageId, Span, Spans};
 use crate::receipt::{Ending, Receipt};
 
 /// Where a cursor that has read nothing yet begins.
@@ -66,6 +66,9 @@ pub struct Cursor {
     pub settled: i64,
     /// When messages were last taken.
     pub last_pop_at: i64,
+    /// In a group without order: claims of messages below this one have been counted here, but for
+    /// those that the position passes later.
+    pub counted_below: MessageId,
 }
 
 /// Late segments are being drained in order of id: those of the cursor's holes that are no longer
@@ -104,6 +107,28 @@ impl Cursor {
     pub fn new(start: Start) -> Self {
         let Start { position, holes, since, .. } = start;
         Self { position, holes, since, ..Self::default() }
+    }
+
+    /// Of a single message that has just been taken for the first time: under a lease, with its
+    /// deadline, or settled at once.
+    pub fn claimed(message: MessageId, now: i64, lease: Option<(LeaseId, i64)>) -> Self {
+        let span =
+            Span { segment: message.segment(), first: message.index(), len: 1, deliveries: 1 };
+        match lease {
+            None => Self { settled: 1, last_pop_at: now, ..Self::default() },
+            Some((id, deadline)) => Self {
+                leases: vec![Lease {
+                    id,
+                    deadline,
+                    duration: deadline.saturating_sub(now),
+                    held: [span].into_iter().collect(),
+                    done: Spans::new(),
+                    dead: Spans::new(),
+                }],
+                last_pop_at: now,
+                ..Self::default()
+            },
+        }
     }
 
     /// The lease that keeps others out at `now`. Leases given before `void_before` count as
@@ -147,6 +172,47 @@ impl Cursor {
             leases: Vec::new(),
             ..self.clone()
         }
+    }
+
+    /// As a cursor that leaves single messages to claims: those that have been delivered, each with
+    /// its state. What has never been stays.
+    pub fn into_claims(mut self) -> (Self, Vec<(MessageId, Self)>) {
+        let failures = std::mem::take(&mut self.failures);
+        let retry_at = self.retry_at.take();
+        let (back, never): (Vec<Span>, Vec<Span>) =
+            self.waiting.iter().partition(|span| span.deliveries > 0);
+        self.waiting = never.into_iter().collect();
+        let one = |span: Span, message: MessageId| Self {
+            waiting: [Span { first: message.index(), len: 1, ..span }].into_iter().collect(),
+            retry_at,
+            failures: failures.get_key_value(&message).map(|(m, n)| (*m, *n)).into_iter().collect(),
+            ..Self::default()
+        };
+        let claims = back.into_iter().flat_map(|span| {
+            span.messages().map(move |message| (message, span)).collect::<Vec<_>>()
+        });
+        let claims = claims.map(|(message, span)| (message, one(span, message))).collect();
+        (self, claims)
+    }
+
+    /// The other way round: with what claims of its messages say. Everything that is not settled
+    /// waits, in the order of the log, for the last retry.
+    pub fn with_claims(mut self, claims: impl IntoIterator<Item = (MessageId, Self)>) -> Self {
+        let mut claimed = BTreeSet::new();
+        let mut waiting = Vec::new();
+        for (message, claim) in claims {
+            claimed.insert(message);
+            waiting.extend(claim.waiting.iter());
+            self.failures.extend(claim.failures);
+            self.retry_at = self.retry_at.max(claim.retry_at);
+            self.settled += claim.settled;
+            self.last_pop_at = self.last_pop_at.max(claim.last_pop_at);
+        }
+        let (_, never) = self.waiting.partition(|message| claimed.contains(&message));
+        waiting.extend(never.iter());
+        waiting.sort_unstable_by_key(|span| (span.segment, span.first));
+        self.waiting = waiting.into_iter().collect();
+        self
     }
 
     /// The traces of its leases, if they are taken away.

@@ -13,7 +13,7 @@
 //! one it sees and writes it beside the others. Whichever is read next is right; an older one
 //! only makes somebody look twice.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -148,10 +148,10 @@ impl Discovery {
         self.announced.leave_holes(snapshot);
     }
 
-    /// Up to `count` open partitions that `skip` does not hold, from a place that `turn` picks, so
-    /// that consumers who come at the same time do not all try the same ones.
-    pub fn pick(&self, turn: u64, count: usize, skip: &HashSet<String>) -> Vec<String> {
-        let left: Vec<&str> = self.open.iter().filter(|name| !skip.contains(*name)).collect();
+    /// Up to `count` open partitions that are `wanted`, from a place that `turn` picks, so that
+    /// consumers who come at the same time do not all try the same ones.
+    pub fn pick(&self, turn: u64, count: usize, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+        let left: Vec<&str> = self.open.iter().filter(|name| wanted(name)).collect();
         let from = (turn % left.len().max(1) as u64) as usize;
         left.iter()
             .cycle()
@@ -225,10 +225,9 @@ mod tests {
         for name in ["a", "b", "c"] {
             found.pass_moment(1, 1, Some(name.into()));
         }
-        let none = HashSet::new();
-        assert_eq!(found.pick(7, 2, &none), ["b", "c"]);
-        assert_eq!(found.pick(2, 9, &none), ["c", "a", "b"]);
-        assert_eq!(found.pick(2, 9, &HashSet::from(["a".into()])), ["b", "c"]);
-        assert!(Discovery::default().pick(1, 5, &none).is_empty());
+        assert_eq!(found.pick(7, 2, |_| true), ["b", "c"]);
+        assert_eq!(found.pick(2, 9, |_| true), ["c", "a", "b"]);
+        assert_eq!(found.pick(2, 9, |name| name != "a"), ["b", "c"]);
+        assert!(Discovery::default().pick(1, 5, |_| true).is_empty());
     }
 }

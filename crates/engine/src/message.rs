@@ -15,7 +15,9 @@ const INDEX_BITS: u32 = 9;
 pub const SEGMENT_CAPACITY: usize = 1 << INDEX_BITS;
 
 /// A message: its segment and its index therein, packed into one integer below 2^53.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct MessageId(u64);
 
 impl MessageId {

@@ -143,7 +143,7 @@ impl Bundle {
         }
         cursors.sort_unstable();
         cursors.dedup();
-        cursor::lock(&cursors)?;
+        cursor::lock_unsettled(&cursors)?;
         self.required.iter().try_for_each(|lease| settling::require_live(*lease))
     }
 

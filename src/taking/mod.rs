@@ -1,7 +1,11 @@
 //! Taking messages from partitions under one snapshot: read without a lock, and where there is
 //! something, lock, write the next state, deliver.
+//!
+//! In a group without order there is no lock on the partition: see [`unordered`].
 
-use std::collections::HashMap;
+mod unordered;
+
+use std::collections::{HashMap, HashSet};
 
 use queen_engine::cursor::{Cursor, Readiness};
 use queen_engine::discovery::Discovery;
@@ -14,12 +18,14 @@ use crate::error::Result;
 use crate::search::Search;
 use crate::store::clock::{self, Moment};
 use crate::store::cursor::{self, Attempt, Located, Notice};
-use crate::store::group::Group;
+use crate::store::group::{self, Group};
+use crate::store::lease_set::Covered;
 use crate::store::queue::{DEAD_LETTER, Queue};
 use crate::store::segment::{Batch, Log, Stored};
 use crate::store::snapshot::{self, Taken};
 use crate::store::spi::Under;
 use crate::store::table::Place;
+use crate::store::unit::Unit;
 use crate::store::{dead_letter, lease_set, receipt, tally};
 
 /// What a pop wants.
@@ -51,6 +57,8 @@ pub struct Delivery {
 /// What became of one partition.
 pub enum Tried {
     Took,
+    /// And there may be more.
+    TookSome,
     /// Busy, or nothing to read.
     Nothing,
     /// Nothing but what is not to be delivered yet, from this segment and transaction on.
@@ -65,6 +73,16 @@ pub enum Tried {
 enum Look<'t> {
     Nothing(Tried),
     Something(Box<Something<'t>>),
+}
+
+impl Look<'_> {
+    /// What would have become of it.
+    fn tried(self) -> Tried {
+        match self {
+            Look::Nothing(tried) => tried,
+            Look::Something(_) => Tried::Took,
+        }
+    }
 }
 
 /// A pop that has found something.
@@ -86,7 +104,10 @@ pub struct Taking<'a> {
     now: Moment,
     /// The lease over several partitions, drawn when the first is taken.
     set: Option<(u64, LeaseId)>,
-    cursors: Vec<u64>,
+    covered: Vec<Covered>,
+    partitions: HashSet<String>,
+    /// Claims that have been given a new state.
+    moved: HashSet<u64>,
     has_written: bool,
     deliveries: Vec<Delivery>,
     results: ResultContext,
@@ -107,7 +128,9 @@ impl<'a> Taking<'a> {
             discovery,
             now: clock::now(),
             set: None,
-            cursors: Vec::new(),
+            covered: Vec::new(),
+            partitions: HashSet::new(),
+            moved: HashSet::new(),
             has_written: false,
             deliveries: Vec::new(),
             results,
@@ -117,28 +140,62 @@ impl<'a> Taking<'a> {
     /// Take what was asked for. True if a partition was moved on in the meantime.
     pub fn run(&mut self, under: &Under) -> Result<bool> {
         let taken = snapshot::describe(under, self.queue.identity);
-        let moved_on = match self.wanted.partition {
-            Some(name) => self.try_each(vec![name.to_owned()], &taken, under, &mut |_, _| ())?,
-            None => {
-                let mut search =
-                    Search::open(self.group, self.queue, self.now, &taken, under, self.discovery);
-                let mut moved_on = false;
-                while !self.is_done() {
-                    let names = search.next()?;
-                    if names.is_empty() {
-                        break;
-                    }
-                    let mut resolve = |partition: &str, tried: &_| search.resolve(partition, tried);
-                    moved_on |= self.try_each(names, &taken, under, &mut resolve)?;
-                }
-                search.close(self.has_written);
-                moved_on
-            }
-        };
-        if let Some((id, _)) = self.set.filter(|_| !self.cursors.is_empty()) {
-            lease_set::insert(id, &self.cursors, self.now);
+        let mut moved_on = false;
+        // In an ordered group a named partition is all there is to look at.
+        if let Some(name) = self.wanted.partition {
+            moved_on = self.try_each(vec![name.to_owned()], &taken, under, &mut |_, _| ())?;
+        }
+        if self.wanted.partition.is_none() || !self.is_ordered() {
+            moved_on |= self.search(&taken, under)?;
+        }
+        if let Some((id, _)) = self.set.filter(|_| !self.covered.is_empty()) {
+            lease_set::insert(id, std::mem::take(&mut self.covered), self.now);
         }
         Ok(moved_on)
+    }
+
+    fn search(&mut self, taken: &Taken, under: &Under) -> Result<bool> {
+        let mut search =
+            Search::open(self.group, self.queue, self.now, taken, under, self.discovery);
+        let mut moved_on = false;
+        while !self.is_done() {
+            let names = search.next(self.has_enough(), |name| self.may_take_from(name))?;
+            if names.is_empty() {
+                break;
+            }
+            let mut resolve = |partition: &str, tried: &_| search.resolve(partition, tried);
+            moved_on |= self.try_each(names, taken, under, &mut resolve)?;
+        }
+        search.close(self.has_written);
+        Ok(moved_on)
+    }
+
+    /// Whether more is hardly worth looking for: the partitions to take from are settled upon.
+    fn has_enough(&self) -> bool {
+        !self.is_ordered() && self.partitions.len() >= self.wanted.partitions
+    }
+
+    /// Whether the group has not been made another one since it was looked up. Who has begun to read
+    /// first, as `cursor::try_read_first` says, keeps it from that.
+    fn is_group_there(&self) -> Result<bool> {
+        let is_there =
+            Under::latest_snapshot(|under| Ok(group::queue_of(self.group.id, under).is_some()))?;
+        if !is_there {
+            cursor::moved_on()?;
+        }
+        Ok(is_there)
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.group.is_ordered(&self.queue.options)
+    }
+
+    /// Whether what the search calls so is wanted.
+    fn may_take_from(&self, name: &str) -> bool {
+        let partition = Unit::named(name).partition();
+        self.wanted.partition.is_none_or(|wanted| wanted == partition)
+            && (self.partitions.len() < self.wanted.partitions
+                || self.partitions.contains(partition))
     }
 
     pub fn took_any(&self) -> bool {
@@ -150,7 +207,9 @@ impl<'a> Taking<'a> {
     }
 
     fn is_done(&self) -> bool {
-        self.cursors.len() >= self.wanted.partitions || self.deliveries.len() >= self.wanted.batch
+        // In an ordered group a partition is looked at once.
+        let has_all = self.is_ordered() && self.partitions.len() >= self.wanted.partitions;
+        has_all || self.deliveries.len() >= self.wanted.batch
     }
 
     fn try_each(
@@ -165,7 +224,13 @@ impl<'a> Taking<'a> {
             if self.is_done() {
                 break;
             }
-            let tried = self.try_one(&partition, taken, under)?;
+            if !self.may_take_from(&partition) {
+                continue;
+            }
+            let tried = match self.is_ordered() {
+                true => self.try_one(&partition, taken, under)?,
+                false => self.try_unit(Unit::named(&partition), taken, under)?,
+            };
             moved_on |= matches!(tried, Tried::MovedOn);
             resolve(&partition, &tried);
         }
@@ -179,18 +244,20 @@ impl<'a> Taking<'a> {
             Search::open(self.group, self.queue, self.now, &taken, under, self.discovery);
         let mut is_there = false;
         while !is_there {
-            let names = search.next()?;
+            let names = search.next(false, |_| true)?;
             if names.is_empty() {
                 break;
             }
             for name in names {
-                match self.look(&name, &taken, under)? {
-                    Look::Nothing(tried) => search.resolve(&name, &tried),
-                    Look::Something { .. } => {
-                        is_there = true;
-                        break;
-                    }
+                let tried = match self.is_ordered() {
+                    true => self.look(&name, &taken, under)?.tried(),
+                    false => self.look_at_unit(Unit::named(&name), &taken, under)?,
+                };
+                is_there = matches!(tried, Tried::Took | Tried::TookSome);
+                if is_there {
+                    break;
                 }
+                search.resolve(&name, &tried);
             }
         }
         search.close(false);
@@ -227,6 +294,7 @@ impl<'a> Taking<'a> {
             group: self.group.id,
             since,
             until: (delay > 0).then(|| self.now.saturating_sub(delay)),
+            is_bare: false,
         }
     }
 
@@ -245,6 +313,7 @@ impl<'a> Taking<'a> {
                 Attempt::MovedOn => return Ok(Tried::MovedOn),
             },
             None => match cursor::try_create(self.queue.id, self.group.id, partition)? {
+                Some(_) if !self.is_group_there()? => return Ok(Tried::MovedOn),
                 // What a sweep or a purge has removed meanwhile is in no state of this cursor.
                 Some(_) if !tally::is_as_seen(self.queue.id, under)? => {
                     cursor::moved_on()?;
@@ -254,27 +323,44 @@ impl<'a> Taking<'a> {
                 None => return Ok(Tried::Locked),
             },
         };
-        let lease = self.lease(&located);
+        self.take(&located, pop, &mut segments, &log, under)
+    }
+
+    /// Write the next state of a cursor, or of a claim, that is locked, and deliver what it gives.
+    fn take(
+        &mut self,
+        located: &Located,
+        pop: Pop<'_>,
+        segments: &mut HashMap<u64, Stored>,
+        log: &Log<'_>,
+        under: &Under,
+    ) -> Result<Tried> {
+        let lease = self.lease(located.id);
         let Some(popped) = pop.finish(lease, self.now) else { return Ok(Tried::Nothing) };
-        self.write(&located, &popped);
+        self.write(located, &popped);
         self.has_written = true;
         if popped.taken.is_empty() {
             return Ok(Tried::Nothing);
         }
-        fetch_missing(&mut segments, &popped.taken, &log, under);
-        self.cursors.push(located.id);
-        self.deliver(partition, &popped, &segments, lease)?;
+        fetch_missing(segments, &popped.taken, log, under);
+        self.covered.push((located.id, located.message));
+        self.partitions.insert(located.partition.clone());
+        self.deliver(&located.partition, &popped.taken, segments, lease)?;
         Ok(Tried::Took)
     }
 
-    /// The lease for what is taken from this cursor; None with `auto_ack`.
-    fn lease(&mut self, located: &Located) -> Option<(LeaseId, i64)> {
+    /// The lease for what is taken from this cursor, or under this claim; None with `auto_ack`.
+    fn lease(&mut self, cursor: u64) -> Option<(LeaseId, i64)> {
         if self.wanted.auto_ack {
             return None;
         }
         let duration = self.wanted.lease_time.unwrap_or(self.queue.options.lease_time());
-        let id = if self.wanted.partitions == 1 {
-            LeaseId::new(self.now, Handle::Cursor(located.id), random())
+        let covers_one = match self.is_ordered() {
+            true => self.wanted.partitions == 1,
+            false => self.wanted.batch == 1,
+        };
+        let id = if covers_one {
+            LeaseId::new(self.now, Handle::Cursor(cursor), random())
         } else {
             let now = self.now;
             let (_, id) = *self.set.get_or_insert_with(|| {
@@ -290,7 +376,7 @@ impl<'a> Taking<'a> {
         let notice = Notice::of(located, &popped.cursor, self.queue.identity);
         cursor::append(located, &popped.cursor, notice);
         for (lease, trace) in &popped.ended {
-            receipt::insert(located.id, *lease, trace, self.now);
+            receipt::insert(located, *lease, trace, self.now);
         }
         if self.queue.options.on_exhausted() == DEAD_LETTER {
             for dead in &popped.exhausted {
@@ -303,11 +389,11 @@ impl<'a> Taking<'a> {
     fn deliver(
         &mut self,
         partition: &str,
-        popped: &Popped,
+        messages: &Spans,
         segments: &HashMap<u64, Stored>,
         lease: Option<(LeaseId, i64)>,
     ) -> Result<()> {
-        for span in popped.taken.iter() {
+        for span in messages.iter() {
             let Some(stored) = segments.get(&span.segment) else { continue };
             let created_at = stored.created_at();
             let unpacked = self.results.allocate(|| stored.unpack());

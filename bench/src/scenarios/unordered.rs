@@ -1,0 +1,39 @@
+//! Scenario 14: competing consumers on one queue without order.
+
+use anyhow::Result;
+
+use crate::fill::Backlog;
+use crate::job::System;
+use crate::lab::{Contender, Lab};
+use crate::outcome::{Goal, Outcome};
+
+const SESSIONS: usize = 64;
+/// Messages per push of the backlog.
+const PUSHED: [(u64, &str); 2] = [(1, "queen_mq, pushed singly"), (100, "queen_mq, in hundreds")];
+
+/// Everything in one partition, so that no more than the messages keeps the sessions apart.
+pub async fn run(lab: &Lab) -> Result<Outcome> {
+    let db = lab.server.database("unordered").await?;
+    let messages = lab.scale.singles;
+    let of = |system: System, segment: u64| {
+        let backlog = Backlog { messages, partitions: 1, segment };
+        Contender::consumes(system, 1, SESSIONS, backlog)
+    };
+    let mut contenders = vec![of(System::Pgmq, 1)];
+    for (segment, label) in PUSHED {
+        contenders.push(of(System::Queen, segment).unordered().labelled(label));
+    }
+    contenders.push(of(System::Table, 1));
+
+    let method = format!(
+        "scenario 4 on a queue with ordering 'none', everything in one partition: 64 sessions take \
+         and settle single messages from {messages}, pushed one by one, and 100 per call"
+    );
+    let mut outcome = Outcome::new(14, "pop 1 + ack 1 without order", method);
+    outcome.samples = lab.contest(&db, &contenders).await?;
+    for (_, label) in PUSHED {
+        outcome.compare(label, System::Pgmq.label(), Some(Goal::AtLeast(1.5)));
+    }
+    lab.server.drop_database(db).await?;
+    Ok(outcome)
+}

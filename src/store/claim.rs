@@ -1,0 +1,304 @@
+//! `queen_mq.claim`: the messages that groups without order have taken.
+//!
+//! A claim is to one message what a cursor is to a partition: an identity and a lock, with states in
+//! `queen_mq.progress`, the first of which its own row tells. It is there for everybody from the
+//! moment it is inserted, whether or not that has been committed: who takes messages looks at what
+//! others are about to take, and a unique key decides between those who come at the same moment.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use pgrx::datum::Uuid;
+use pgrx::pg_sys;
+use queen_engine::cursor::Cursor;
+use queen_engine::lease::LeaseId;
+use queen_engine::message::{MessageId, Spans};
+
+use super::clock::{At, Moment};
+use super::cursor::{self, Located};
+use super::spi::{Columns, Statement, Under, arg};
+use super::table::{self, From, Index, Key, Place, Table, Value};
+use super::{decode, signed, unsigned};
+use crate::error::Result;
+
+static CLAIMS: Table = Table(c"claim");
+static BY_ID: Index = Index { table: Table(c"claim"), name: c"claim_pkey" };
+static BY_MESSAGE: Index = Index { table: Table(c"claim"), name: c"claim_once" };
+static DUE: Index = Index { table: Table(c"claim"), name: c"claim_due" };
+
+/// A lease with its deadline.
+pub type Terms = (LeaseId, Moment);
+
+/// A claim as it lies in the table.
+pub struct Row {
+    pub id: u64,
+    pub group: i64,
+    pub partition: String,
+    pub message: MessageId,
+    taken_at: Moment,
+    /// The first lease; None: settled at once, or told by progress alone.
+    pub terms: Option<Terms>,
+    /// Of the current transaction.
+    pub is_own: bool,
+    pub place: Place,
+}
+
+impl Row {
+    fn read(row: &table::Tuple) -> Self {
+        Self {
+            id: unsigned(row.need(1)),
+            group: row.need(2),
+            partition: row.need(3),
+            message: MessageId::from_sql(row.need(4)),
+            taken_at: row.need::<At>(5).0,
+            terms: terms_of(row, 6),
+            is_own: row.is_own(),
+            place: row.place(),
+        }
+    }
+
+    /// The state before any in progress.
+    pub fn first_state(&self) -> Cursor {
+        Cursor::claimed(self.message, self.taken_at, self.terms)
+    }
+
+    /// With its newest state.
+    pub fn locate(self, under: &Under) -> Result<(Located, Place)> {
+        let first = self.first_state();
+        let (revision, is_own, cursor) = cursor::newest(signed(self.id), || first, under)?;
+        let Self { id, group, partition, message, place, .. } = self;
+        let message = Some(message);
+        Ok((Located { id, group, partition, message, revision, is_own, cursor }, place))
+    }
+}
+
+/// A lease and its end, in two columns.
+fn terms_of(row: &impl Columns, column: usize) -> Option<Terms> {
+    let lease = row.get::<Uuid>(column).map(|uuid| LeaseId(*uuid.as_bytes()));
+    lease.zip(row.get::<At>(column + 1).map(|at| at.0))
+}
+
+/// The claim of this id.
+pub fn find(id: u64, under: &Under) -> Option<Row> {
+    BY_ID.end(&[Value::Int(signed(id))], From::Start, under, Row::read)
+}
+
+/// Claim a message: None where somebody has, or is about to.
+pub fn try_insert(
+    id: u64,
+    group: i64,
+    partition: &str,
+    message: MessageId,
+    taken_at: Moment,
+    terms: Option<Terms>,
+) -> Option<Place> {
+    CLAIMS.try_insert(&[
+        arg(signed(id)),
+        arg(group),
+        arg(partition),
+        arg(message.to_sql()),
+        arg(At(taken_at)),
+        terms.and_then(|(lease, _)| arg(Uuid::from_bytes(lease.0))),
+        terms.and_then(|(_, deadline)| arg(At(deadline))),
+    ])
+}
+
+/// Take back what this transaction has claimed.
+pub fn withdraw(place: Place) {
+    CLAIMS.withdraw(place);
+}
+
+/// An id for a claim: from the ids of cursors.
+pub fn draw_id() -> u64 {
+    unsigned(table::draw(c"cursor_id_seq"))
+}
+
+/// Lock the claim as a cursor is locked.
+pub fn lock(place: Place, wait: bool, under: &Under) -> bool {
+    CLAIMS.lock(place, wait, under)
+}
+
+/// A claim of somebody, who may not have committed.
+#[derive(Clone, Copy, Debug)]
+pub struct Claimed {
+    pub id: u64,
+    /// The first lease.
+    first: Option<Terms>,
+    /// Of a transaction that has not ended: another, or the current one.
+    pub is_open: bool,
+    pub is_own: bool,
+}
+
+impl Claimed {
+    /// Whether it began under a lease whose time is over.
+    pub fn has_ended(&self, now: Moment, void_before: Moment) -> bool {
+        self.first.is_some_and(|(lease, end)| end <= now || lease.given_at() < void_before)
+    }
+}
+
+/// Claims of these messages at this moment, whatever has been committed.
+pub fn at_hand(group: i64, partition: &str, of: &Spans) -> HashMap<MessageId, Claimed> {
+    let mut found = HashMap::new();
+    for (low, high) in runs(of) {
+        let keys = between(group, partition, low, high);
+        BY_MESSAGE.scan_dirty::<()>(&keys, From::Start, |row, unended| {
+            let is_own = row.is_own();
+            let claimed = Claimed {
+                id: unsigned(row.need(1)),
+                first: terms_of(row, 6),
+                is_open: unended.written || is_own,
+                is_own,
+            };
+            found.insert(MessageId::from_sql(row.need(4)), claimed);
+            ControlFlow::Continue(())
+        });
+    }
+    found
+}
+
+/// The last message of the partition, not below `from`, that anybody has claimed, or is about to.
+pub fn last_at_hand(group: i64, partition: &str, from: MessageId) -> Option<MessageId> {
+    let keys = beyond(group, partition, from);
+    BY_MESSAGE
+        .scan_dirty(&keys, From::End, |row, _| ControlFlow::Break(MessageId::from_sql(row.need(4))))
+}
+
+/// Those of these messages that are claimed for all to see.
+pub fn visible(group: i64, partition: &str, of: &Spans, under: &Under) -> Vec<Row> {
+    let mut found = Vec::new();
+    for (low, high) in runs(of) {
+        let keys = between(group, partition, low, high);
+        BY_MESSAGE.scan::<()>(&keys, From::Start, under, |row| {
+            found.push(Row::read(row));
+            ControlFlow::Continue(())
+        });
+    }
+    found
+}
+
+fn between(group: i64, partition: &str, low: i64, high: i64) -> [(i16, Key<'_>); 4] {
+    [
+        (1, Key::Is(Value::Int(group))),
+        (2, Key::Is(Value::Text(partition))),
+        (3, Key::Above(Value::Int(low - 1))),
+        (3, Key::UpTo(Value::Int(high))),
+    ]
+}
+
+/// Segments this close to each other are looked at in one scan.
+const NEAR: u64 = 1024;
+
+/// Ranges of message ids, first and last, that together hold all of `spans`.
+fn runs(spans: &Spans) -> Vec<(i64, i64)> {
+    let mut sorted: Vec<_> = spans.iter().collect();
+    sorted.sort_unstable_by_key(|span| (span.segment, span.first));
+    let mut runs: Vec<(MessageId, MessageId)> = Vec::new();
+    for span in sorted {
+        let first = MessageId::new(span.segment, span.first);
+        let last = MessageId::new(span.segment, span.first + span.len - 1);
+        match runs.last_mut() {
+            Some((_, end)) if span.segment - end.segment() <= NEAR => *end = last.max(*end),
+            _ => runs.push((first, last)),
+        }
+    }
+    runs.into_iter().map(|(first, last)| (first.to_sql(), last.to_sql())).collect()
+}
+
+/// The first partition after `after` that has, or had, claims of the group. Those that have gone may
+/// be many, beside an old snapshot: they are not passed one by one.
+pub fn next_partition(group: i64, after: &str) -> Option<String> {
+    let keys = [(1, Key::Is(Value::Int(group))), (2, Key::Above(Value::Text(after)))];
+    BY_MESSAGE.scan_any(&keys, |row| ControlFlow::Break(row.need(3)))
+}
+
+/// The claims of a partition from `from` on, in the order of messages.
+pub fn of_partition(
+    group: i64,
+    partition: &str,
+    from: MessageId,
+    limit: usize,
+    under: &Under,
+) -> Vec<Row> {
+    let prefix = [Value::Int(group), Value::Text(partition)];
+    let after = [Value::Int(from.to_sql() - 1)];
+    BY_MESSAGE.after(&prefix, &after, None, limit, under, Row::read)
+}
+
+/// The last message of a partition, not below `from`, that is claimed.
+pub fn last(group: i64, partition: &str, from: MessageId, under: &Under) -> Option<MessageId> {
+    let keys = beyond(group, partition, from);
+    let read = |row: &table::Tuple| ControlFlow::Break(MessageId::from_sql(row.need(4)));
+    BY_MESSAGE.scan(&keys, From::End, under, read)
+}
+
+fn beyond(group: i64, partition: &str, from: MessageId) -> [(i16, Key<'_>); 3] {
+    [
+        (1, Key::Is(Value::Int(group))),
+        (2, Key::Is(Value::Text(partition))),
+        (3, Key::Above(Value::Int(from.to_sql() - 1))),
+    ]
+}
+
+/// Ends of first leases after (moment, claim) and up to `bound`, in order.
+pub(super) fn due(
+    group: i64,
+    after: (Moment, i64),
+    bound: Option<Moment>,
+    limit: usize,
+    under: &Under,
+) -> Vec<(Moment, i64)> {
+    let after = [Value::Time(after.0), Value::Int(after.1)];
+    let read = |row: &table::Tuple| (row.need::<At>(7).0, row.need(1));
+    DUE.after(&[Value::Int(group)], &after, bound.map(Value::Time), limit, under, read)
+}
+
+static OF_GROUP: Statement = Statement::new(
+    "SELECT c.id, c.partition, c.message_id, c.taken_at, c.lease_id, c.deadline, p.revision, p.state
+     FROM queen_mq.claim c
+     LEFT JOIN LATERAL (SELECT revision, state FROM queen_mq.progress
+         WHERE cursor_id = c.id ORDER BY revision DESC LIMIT 1) AS p ON true
+     WHERE c.group_id = $1 ORDER BY c.id",
+    &[pg_sys::INT8OID],
+);
+
+/// Every claim of the group.
+pub fn of_group(group: i64, under: &Under) -> Result<Vec<Located>> {
+    let read = |row: super::spi::Row| {
+        let message = MessageId::from_sql(row.need(3));
+        let cursor = match row.get::<Vec<u8>>(8) {
+            Some(bytes) => decode(&bytes, "the state of a claim")?,
+            None => Cursor::claimed(message, row.need::<At>(4).0, terms_of(&row, 5)),
+        };
+        Ok(Located {
+            id: unsigned(row.need(1)),
+            group,
+            partition: row.need(2),
+            message: Some(message),
+            revision: row.get(7).unwrap_or(0),
+            is_own: true,
+            cursor,
+        })
+    };
+    OF_GROUP.read(&[arg(group)], under).map(read).collect()
+}
+
+static DELETE: Statement = Statement::new(
+    "DELETE FROM queen_mq.claim WHERE ctid = ANY (ARRAY(
+         SELECT ctid FROM queen_mq.claim WHERE id = ANY ($1) FOR UPDATE SKIP LOCKED))
+     RETURNING id",
+    &[pg_sys::INT8ARRAYOID],
+);
+// What a sweep is deleting is left to it.
+static DELETE_STATES: Statement = Statement::new(
+    "DELETE FROM queen_mq.progress WHERE ctid = ANY (ARRAY(
+         SELECT ctid FROM queen_mq.progress WHERE cursor_id = ANY ($1) FOR UPDATE SKIP LOCKED))",
+    &[pg_sys::INT8ARRAYOID],
+);
+
+/// Remove claims with their states, but for those that somebody has locked; returns which.
+pub fn delete(claims: &[u64]) -> Vec<u64> {
+    let ids: Vec<i64> = claims.iter().copied().map(signed).collect();
+    let gone: Vec<i64> = DELETE.run(&[arg(ids)]).map(|row| row.need(1)).collect();
+    DELETE_STATES.run(&[arg(gone.clone())]);
+    gone.into_iter().map(unsigned).collect()
+}

@@ -1,0 +1,224 @@
+//! Groups without order: claims are folded up behind the consumers, in the middle of their work.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use queen_tests::{
+    Ack, Fails, Pop, Push, PushBatch, Session, Settled, TestDb, complete, expiry, n, numbers,
+};
+
+fn pop() -> Pop {
+    Pop::new("q").group("g").mode("all")
+}
+
+async fn prepared<const N: usize>(options: &str) -> Result<(TestDb, [Session; N])> {
+    let db = TestDb::fresh().await?;
+    let sessions: [Session; N] = db.sessions().await?;
+    sessions[0].run(&format!("SELECT queen_configure('q', ordering => 'none'{options})")).await?;
+    sessions[0].run("SELECT queen_subscribe('q', 'g', 'all')").await?;
+    Ok((db, sessions))
+}
+
+async fn push(session: &Session, from: i64, to: i64) -> Result<()> {
+    PushBatch::new("q", (from..=to).map(n).collect()).run(session).await?;
+    Ok(())
+}
+
+/// pending, in_flight and retrying of the group.
+async fn figures(session: &Session) -> Result<(i64, i64, i64)> {
+    let sql = "SELECT pending, in_flight, retrying FROM queen_groups WHERE consumer_group = 'g'";
+    let row = session.row(sql, &[]).await?;
+    Ok((row.get(0), row.get(1), row.get(2)))
+}
+
+async fn claims(session: &Session) -> Result<i64> {
+    Ok(session.count("SELECT count(*) FROM queen_mq.claim").await?)
+}
+
+const SWEEP: &str = "SELECT queen_sweep(1000)";
+
+/// It deletes claims of messages that are settled, which others of the same lease may not be.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ack_waits_for_no_sweep_that_is_open() -> Result<()> {
+    let (_db, [session, open]) = prepared("").await?;
+    push(&session, 1, 9).await?;
+    let held = pop().batch(3).run(&session).await?;
+    let lease = held[0].lease()?;
+    Ack::messages(lease, [held[0].message_id]).run(&session).await?;
+    open.run("BEGIN").await?;
+    open.run(SWEEP).await?;
+    assert_eq!(claims(&open).await?, 2);
+    assert_eq!(claims(&session).await?, 3);
+    session.be_prompt().await?;
+    // One by its name, the rest without, and all of them again.
+    let second = Ack::messages(lease, [held[1].message_id]).run(&session).await?;
+    assert!(!second.lease_released);
+    let rest = Ack::all(lease).run(&session).await?;
+    assert_eq!((rest.settled, rest.already, rest.lease_released), (1, 2, true));
+    let again = Settled { settled: 0, already: 3, dead_lettered: 0, lease_released: true };
+    assert_eq!(Ack::all(lease).run(&session).await?, again);
+    assert_eq!(numbers(&pop().batch(2).run(&session).await?), [4, 5]);
+    open.run("COMMIT").await?;
+    assert_eq!(Ack::all(lease).run(&session).await?, again);
+    for _ in 0..3 {
+        session.run(SWEEP).await?;
+    }
+    assert_eq!(Ack::all(lease).run(&session).await?, again);
+    assert_eq!((figures(&session).await?, claims(&session).await?), ((6, 2, 0), 2));
+    Ok(())
+}
+
+/// What it has learned of its own work is forgotten with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_rolls_back_a_pop_and_a_fold_gets_everything_again() -> Result<()> {
+    for is_known in [false, true] {
+        let (_db, [session, other]) = prepared("").await?;
+        if is_known {
+            push(&session, 0, 0).await?;
+            complete(&session, &pop().run(&session).await?).await?;
+            session.run(SWEEP).await?;
+        }
+        push(&session, 1, 5).await?;
+        session.run("BEGIN").await?;
+        assert_eq!(numbers(&pop().run(&session).await?), [1]);
+        session.run("SAVEPOINT s").await?;
+        assert_eq!(numbers(&pop().run(&session).await?), [2]);
+        session.run(SWEEP).await?;
+        assert_eq!(numbers(&pop().run(&session).await?), [3]);
+        session.run("ROLLBACK TO SAVEPOINT s").await?;
+        assert_eq!(numbers(&pop().run(&session).await?), [2]);
+        session.run("ROLLBACK").await?;
+        session.run("BEGIN").await?;
+        assert_eq!(numbers(&pop().batch(9).run(&session).await?), [1, 2, 3, 4, 5]);
+        assert_eq!(numbers(&pop().batch(9).run(&other).await?), [] as [i64; 0]);
+        session.run("ROLLBACK").await?;
+        let came = pop().batch(9).run(&other).await?;
+        assert_eq!(numbers(&came), [1, 2, 3, 4, 5]);
+        complete(&other, &came).await?;
+        assert_eq!(figures(&session).await?, (0, 0, 0));
+    }
+    Ok(())
+}
+
+/// Its end has been passed by those who look for the ends of leases, and the claim by the fold.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_was_over_before_its_commit_is_found_after_a_fold() -> Result<()> {
+    let (db, [session, late]) = prepared("").await?;
+    Push::new("q", n(1)).partition("late").run(&session).await?;
+    late.run("BEGIN").await?;
+    let held = pop().lease("100 ms").one(&late).await?;
+    for number in 2..=61 {
+        Push::new("q", n(number)).partition(format!("p{number}")).run(&session).await?;
+    }
+    expiry(&session, &held).await?;
+    let others = pop().batch(100).partitions(100).run(&db.session().await?).await?;
+    assert_eq!(others.len(), 60);
+    late.run("COMMIT").await?;
+    session.run(SWEEP).await?;
+    let again = pop().one(&db.session().await?).await?;
+    assert_eq!((numbers(std::slice::from_ref(&again)), again.delivery_attempt), (vec![1], 2));
+    assert_eq!(figures(&session).await?, (61, 61, 0));
+    Ok(())
+}
+
+/// Not even one that settles at once, which no ack could refuse.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_snapshot_takes_nothing_from_a_group_that_was_moved_or_reordered() -> Result<()> {
+    let change = |to: &str| format!("SELECT queen_configure('q', ordering => '{to}')");
+    let seek = "SELECT queen_seek('q', 'g', 'start')".to_owned();
+    for (from, has_read, by) in [
+        ("partition", false, change("none")),
+        ("partition", true, change("none")),
+        ("none", false, change("partition")),
+        ("none", true, change("partition")),
+        ("none", false, seek.clone()),
+        ("none", true, seek),
+    ] {
+        let (_db, [session, old]) = prepared("").await?;
+        session.run(&change(from)).await?;
+        push(&session, 1, 3).await?;
+        if has_read {
+            let failed = pop().one(&session).await?;
+            Ack::all(failed.lease()?).failed("no").run(&session).await?;
+        }
+        old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class").await?;
+        session.run(&by).await?;
+        pop().batch(3).auto_ack().run(&old).await.fails_with("40001")?;
+        old.run("ROLLBACK").await?;
+        let mut came = numbers(&pop().batch(3).auto_ack().run(&session).await?);
+        came.sort_unstable();
+        assert_eq!(came, [1, 2, 3]);
+        assert_eq!(pop().batch(3).auto_ack().run(&old).await?, []);
+        assert_eq!(figures(&session).await?, (0, 0, 0));
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_deleted_by_age_does_not_come_between() -> Result<()> {
+    for is_rolled_back in [false, true] {
+        let (_db, [session, other]) = prepared("").await?;
+        for number in 1..=40 {
+            Push::new("q", n(number)).run(&other).await?;
+        }
+        session.run("BEGIN").await?;
+        assert_eq!(numbers(&pop().auto_ack().run(&session).await?), [1]);
+        session.run(if is_rolled_back { "ROLLBACK" } else { "COMMIT" }).await?;
+        other.run("SELECT queen_configure('q', retention => '1 us')").await?;
+        for _ in 0..3 {
+            other.run(SWEEP).await?;
+        }
+        assert_eq!(other.count("SELECT count(*) FROM queen_messages").await?, 0);
+        other.run("SELECT queen_configure('q', unset => '{retention}')").await?;
+        for number in 41..=45 {
+            Push::new("q", n(number)).run(&other).await?;
+            assert_eq!(numbers(&pop().auto_ack().run(&session).await?), [number]);
+        }
+        let sql =
+            "SELECT (last_pop_at > now() - interval '1 minute')::int::bigint FROM queen_groups";
+        assert_eq!((other.count(sql).await?, figures(&other).await?), (1, (0, 0, 0)));
+    }
+    Ok(())
+}
+
+/// Without sweeps, pops fold: now and then, in whichever session.
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_do_not_pile_up_where_nobody_sweeps() -> Result<()> {
+    let (_db, [session]) = prepared("").await?;
+    push(&session, 1, 500).await?;
+    for round in 0..8 {
+        push(&session, 501 + round * 500, 1000 + round * 500).await?;
+        session
+            .run(
+                "DO $$ BEGIN FOR i IN 1..500 LOOP
+                     PERFORM queen_pop('q', 'g', auto_ack => true); COMMIT; END LOOP; END $$",
+            )
+            .await?;
+    }
+    let left = claims(&session).await?;
+    ensure!(left < 3500, "{left} of 4000");
+    assert_eq!(figures(&session).await?, (500, 0, 0));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_lease_is_settled_message_by_message() -> Result<()> {
+    let (_db, [session]) = prepared("").await?;
+    push(&session, 1, 1000).await?;
+    let held = pop().batch(1000).run(&session).await?;
+    let lease = held[0].lease()?;
+    let began = Instant::now();
+    for one in &held[..500] {
+        let settled = Ack::messages(lease, [one.message_id]).run(&session).await?;
+        assert_eq!((settled.settled, settled.lease_released), (1, false));
+    }
+    let one_by_one = began.elapsed();
+    session.run(SWEEP).await?;
+    let transactions: Vec<String> =
+        held[500..].iter().map(|one| one.transaction_id.clone()).collect();
+    let rest = Ack::ids(lease, transactions).run(&session).await?;
+    assert_eq!((rest.settled, rest.already, rest.lease_released), (500, 0, true));
+    // Each costs by itself, not by the size of the lease: some milliseconds, with assertions on.
+    ensure!(one_by_one < Duration::from_secs(10), "{one_by_one:?}");
+    Ok(())
+}
