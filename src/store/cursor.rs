@@ -260,6 +260,8 @@ pub struct Locked {
     pub group: i64,
     pub partition: String,
     claim: Option<(MessageId, Cursor)>,
+    /// Of a claim that is settled, and was not locked: its last revision and state.
+    last: Option<(i64, bool, Cursor)>,
 }
 
 /// Lock cursors and claims, in the order given, which is ascending, waiting for whoever has them;
@@ -286,15 +288,20 @@ fn lock_one(id: u64, but_settled: bool, under: &Under) -> Result<Option<Locked>>
     let read = |row: &table::Tuple| (row.need(2), row.need(3), row.place());
     let key = [Value::Int(signed(id))];
     if let Some((group, partition, place)) = BY_ID.end(&key, From::Start, under, read) {
-        let locked = Locked { id, group, partition, claim: None };
+        let locked = Locked { id, group, partition, claim: None, last: None };
         return Ok(CURSORS.lock(place, true, under).then_some(locked));
     }
     if let Some(row) = claim::find(id, under) {
         let (message, first) = (row.message, row.first_state());
-        let is_settled = but_settled && newest(signed(id), || first.clone(), under)?.2.open() == 0;
+        let last = match but_settled {
+            true => Some(newest(signed(id), || first.clone(), under)?),
+            false => None,
+        };
+        let last = last.filter(|(_, _, state)| state.open() == 0);
         let claim::Row { group, partition, place, .. } = row;
-        let locked = Locked { id, group, partition, claim: Some((message, first)) };
-        return Ok((is_settled || claim::lock(place, true, under)).then_some(locked));
+        let holds = last.is_some() || claim::lock(place, true, under);
+        let locked = Locked { id, group, partition, claim: Some((message, first)), last };
+        return Ok(holds.then_some(locked));
     }
     match one_snapshot_per_transaction() && exists_by_id(id)? {
         true => Err(stale()),
@@ -319,8 +326,13 @@ pub fn locate<'a>(
     under: &Under,
 ) -> Result<Vec<Located>> {
     let mut located = Vec::with_capacity(locked.len());
-    for Locked { id, group, partition, claim } in locked {
+    for Locked { id, group, partition, claim, last } in locked {
         let (message, first) = claim.unzip();
+        // It may be gone by now.
+        if let Some((revision, is_own, cursor)) = last {
+            located.push(Located { id, group, partition, message, revision, is_own, cursor });
+            continue;
+        }
         let first = || first.unwrap_or_else(|| Cursor::new(start(group).clone()));
         let (revision, is_own, cursor) = newest(signed(id), first, under)?;
         if one_snapshot_per_transaction() && latest_revision(id)? != revision {

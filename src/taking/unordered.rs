@@ -222,12 +222,15 @@ impl Taking<'_> {
                 sifted.has_rivals = true;
                 sifted.open.push(message);
             }
+            if self.moved.contains(&id) {
+                sifted.own.push(message);
+            }
         }
         if self.missing() > 0 && sifted.free.len() + sifted.ahead.len() > 0 {
             self.claim(partition, &mut sifted)?;
         }
         let tried = sifted.tried(self.deliveries.len() > had);
-        let was_late = sifted.was_late;
+        let was_late = sifted.was_late || sifted.is_stale;
         self.remember(partition, sifted);
         Ok((tried, was_late))
     }
@@ -361,7 +364,9 @@ impl Taking<'_> {
 
     /// Claim what is free, as far as it is wanted, and deliver it.
     fn claim(&mut self, partition: &str, sifted: &mut Sifted) -> Result<()> {
-        if !cursor::try_read_first(self.queue.id) {
+        let may_take =
+            cursor::try_read_first(self.queue.id) && cursor::may_take(self.group.id, partition);
+        if !may_take {
             sifted.has_rivals = true;
             return Ok(());
         }

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use queen_tests::{
-    Ack, Fails, Pop, Push, PushBatch, Session, Settled, TestDb, complete, expiry, n, numbers,
+    Ack, Fails, Pop, Push, PushBatch, Session, Settled, TestDb, complete, eventually, expiry, n,
+    numbers,
 };
 
 fn pop() -> Pop {
@@ -220,5 +221,80 @@ async fn a_large_lease_is_settled_message_by_message() -> Result<()> {
     assert_eq!((rest.settled, rest.already, rest.lease_released), (500, 0, true));
     // Each costs by itself, not by the size of the lease: some milliseconds, with assertions on.
     ensure!(one_by_one < Duration::from_secs(10), "{one_by_one:?}");
+    Ok(())
+}
+
+/// One of its messages is settled, and forgotten while the ack waits for another.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_folded_while_an_ack_waits_is_settled_all_the_same() -> Result<()> {
+    let (_db, [session, open, sweeper]) = prepared("").await?;
+    push(&session, 1, 2).await?;
+    let held = pop().batch(2).run(&session).await?;
+    let lease = held[0].lease()?;
+    Ack::messages(lease, [held[0].message_id]).run(&session).await?;
+    open.run("BEGIN").await?;
+    Ack::messages(lease, [held[1].message_id]).run(&open).await?;
+    let pid = session.pid();
+    let acking = async { Ok(Ack::all(lease).run(&session).await?) };
+    let folding = async {
+        eventually("wait", Duration::from_secs(10), async || {
+            let sql = format!("SELECT count(*) FROM pg_locks WHERE pid = {pid} AND NOT granted");
+            Ok((sweeper.count(&sql).await? > 0).then_some(()))
+        })
+        .await?;
+        sweeper.run(SWEEP).await?;
+        assert_eq!(claims(&sweeper).await?, 1);
+        open.run("ROLLBACK").await?;
+        anyhow::Ok(())
+    };
+    let (settled, folded): (Result<Settled>, _) = tokio::join!(acking, folding);
+    folded?;
+    let settled = settled?;
+    assert_eq!((settled.settled, settled.already, settled.lease_released), (1, 1, true));
+    session.run(SWEEP).await?;
+    assert_eq!((figures(&session).await?, claims(&session).await?), ((0, 0, 0), 0));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_rolls_back_a_redelivery_gets_it_again() -> Result<()> {
+    let (_db, [session, late, other]) = prepared("").await?;
+    push(&session, 1, 1).await?;
+    late.run("BEGIN").await?;
+    let held = pop().lease("100 ms").one(&late).await?;
+    for number in 2..=61 {
+        Push::new("q", n(number)).partition(format!("p{number}")).run(&session).await?;
+    }
+    expiry(&session, &held).await?;
+    let others = pop().batch(100).partitions(100).run(&other).await?;
+    assert_eq!(others.len(), 60);
+    late.run("COMMIT").await?;
+    for _ in 0..3 {
+        session.run("BEGIN").await?;
+        let again = pop().one(&session).await?;
+        assert_eq!((numbers(std::slice::from_ref(&again)), again.delivery_attempt), (vec![1], 2));
+        session.run("ROLLBACK").await?;
+    }
+    complete(&session, &pop().run(&session).await?).await?;
+    assert_eq!(figures(&session).await?, (60, 60, 0));
+    Ok(())
+}
+
+/// Nor does a pop take a transaction id beside it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pop_beside_an_open_deletion_by_age_writes_nothing() -> Result<()> {
+    let (_db, [session, open]) = prepared("").await?;
+    push(&session, 1, 3).await?;
+    session.run("SELECT queen_configure('q', retention => '1 us')").await?;
+    open.run("BEGIN").await?;
+    open.run(SWEEP).await?;
+    assert_eq!(open.count("SELECT count(*) FROM queen_messages").await?, 0);
+    session.run("BEGIN").await?;
+    assert_eq!(pop().run(&session).await?, []);
+    let sql = "SELECT count(pg_current_xact_id_if_assigned())";
+    assert_eq!(session.count(sql).await?, 0);
+    session.run("COMMIT").await?;
+    open.run("ROLLBACK").await?;
+    assert_eq!(numbers(&pop().run(&session).await?), [1]);
     Ok(())
 }
