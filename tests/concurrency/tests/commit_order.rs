@@ -32,8 +32,18 @@ const LEAST: [(&str, u64); 19] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_message_is_lost_doubled_invented_or_swapped() -> Result<()> {
+    no_message_is_lost(false).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_order_no_message_is_lost_doubled_or_invented() -> Result<()> {
+    no_message_is_lost(true).await
+}
+
+async fn no_message_is_lost(unordered: bool) -> Result<()> {
     let seconds = env::var("QUEEN_TEST_TORTURE_SECONDS").map_or(Ok(20), |text| text.parse())?;
-    let config = Config { run_for: Duration::from_secs(seconds), ..Config::default() };
+    let run_for = Duration::from_secs(seconds);
+    let config = Config { run_for, unordered, ..Config::default() };
     let db = TestDb::alone().await?;
     let report = torture(config, db.config()).await?;
     println!("{report}");

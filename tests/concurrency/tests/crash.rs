@@ -12,12 +12,22 @@ use tokio::time::sleep;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_torture_with_crashes_loses_and_doubles_nothing() -> Result<()> {
+    torture_with_crashes(false).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_torture_without_order_with_crashes_loses_and_doubles_nothing() -> Result<()> {
+    torture_with_crashes(true).await
+}
+
+async fn torture_with_crashes(unordered: bool) -> Result<()> {
     let cluster = Cluster::start_new()?;
     let db = TestDb::create(&cluster.config()).await?;
     let config = Config {
         run_for: Duration::from_secs(9),
         lease: Duration::from_secs(3),
         crashes: true,
+        unordered,
         latecomers: 5,
         ..Config::default()
     };

@@ -15,7 +15,7 @@ use std::fmt;
 use uuid::Uuid;
 
 use super::history::{
-    Completion, Delivery, GroupId, History, Push, Release, Stamp, StreamId, Tx, TxId, Uid,
+    Completion, Delivery, GroupId, History, Push, Release, Stamp, StreamId, Tx, TxId, Uid, Unit,
 };
 use super::prefix::Prefix;
 
@@ -80,7 +80,9 @@ pub fn check(history: &History) -> Vec<Violation> {
         view.check_messages(&mut found);
         view.check_attempts(&mut found);
         view.check_resurrected(&mut found);
-        view.check_order(&mut found);
+        if !history.unordered {
+            view.check_order(&mut found);
+        }
         view.check_leases(&mut found);
     }
     found
@@ -151,7 +153,7 @@ struct View<'a> {
     registered: Option<(Stamp, Stamp)>,
     deliveries: Vec<&'a Delivery>,
     completions: HashMap<Uid, Vec<&'a Completion>>,
-    releases: HashMap<(Uuid, StreamId), Vec<&'a Release>>,
+    releases: HashMap<(Uuid, Unit), Vec<&'a Release>>,
     /// Of every message that was delivered, the earliest answer that had it.
     first_seen: HashMap<Uid, Stamp>,
     /// Where a message stands in a pop.
@@ -177,7 +179,7 @@ impl<'a> View<'a> {
             view.completions.entry(one.uid).or_default().push(one);
         }
         for one in &history.releases {
-            view.releases.entry((one.lease, one.stream)).or_default().push(one);
+            view.releases.entry((one.lease, one.unit)).or_default().push(one);
         }
         for delivery in &view.deliveries {
             view.first_seen.entry(delivery.uid).or_insert(delivery.returned);
@@ -349,16 +351,21 @@ impl<'a> View<'a> {
             .any(|one| one.tx == tx && one.began < by && one.undone.is_none_or(|stamp| stamp > by))
     }
 
-    /// At most one holds a stream.
+    fn unit(&self, delivery: &Delivery) -> Unit {
+        self.facts.history.unit(delivery.stream, delivery.uid)
+    }
+
+    /// At most one holds a stream; without order, a message.
     fn check_leases(&self, found: &mut Vec<Violation>) {
-        let mut held: HashMap<StreamId, Vec<&Delivery>> = HashMap::new();
+        let mut held: HashMap<Unit, Vec<&Delivery>> = HashMap::new();
         let mut seen = HashSet::new();
         for delivery in &self.deliveries {
-            // One row stands for what the pop took of the stream.
-            if !seen.insert((delivery.pop, delivery.stream)) {
+            // One row stands for what the pop took of it.
+            let unit = self.unit(delivery);
+            if !seen.insert((delivery.pop, unit)) {
                 continue;
             }
-            let holders = held.entry(delivery.stream).or_default();
+            let holders = held.entry(unit).or_default();
             holders.retain(|holder| {
                 let forgotten = delivery.clock.is_some_and(|now| now >= holder.expires + FORGET)
                     && !self.locked(holder, delivery);
@@ -411,7 +418,7 @@ impl<'a> View<'a> {
     }
 
     fn releases_of(&self, holder: &Delivery) -> impl Iterator<Item = &'a Release> {
-        self.releases.get(&(holder.lease, holder.stream)).into_iter().flatten().copied()
+        self.releases.get(&(holder.lease, self.unit(holder))).into_iter().flatten().copied()
     }
 }
 

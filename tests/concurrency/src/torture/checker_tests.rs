@@ -78,7 +78,7 @@ impl Tale {
 
     fn released(&mut self, pop: u32, tx: TxId, began: Stamp) -> &mut Self {
         let lease = Uuid::from_u128(u128::from(pop));
-        self.0.releases.push(Release { lease, stream: 0, tx, began, undone: None });
+        self.0.releases.push(Release { lease, unit: Unit::Stream(0), tx, began, undone: None });
         self
     }
 

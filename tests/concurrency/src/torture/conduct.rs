@@ -51,8 +51,12 @@ pub async fn set_up(config: &Config, target: &Target) -> Result<()> {
             .query("SELECT * FROM queen_pop($1, consumer_group => 'beta')", &[&queue])
             .await
             .context("registering a group")?;
+        let ordering = if config.unordered { "none" } else { "partition" };
         admin
-            .query("SELECT queen_configure($1, retry_limit => 100000)", &[&queue])
+            .query(
+                "SELECT queen_configure($1, retry_limit => 100000, ordering => $2)",
+                &[&queue, &ordering],
+            )
             .await
             .context("configuring")?;
         for group in ["alpha", "eager"] {

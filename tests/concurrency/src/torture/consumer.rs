@@ -302,9 +302,10 @@ impl Consumer {
                 self.completed += 1;
                 continue;
             }
+            let unit = self.worker.log.unit(stream, uid);
             lease.messages.push(Held {
                 uid,
-                stream,
+                unit,
                 message_id: row.message_id,
                 transaction_id: row.transaction_id.clone(),
                 state: State::Open,

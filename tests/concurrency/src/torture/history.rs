@@ -91,11 +91,18 @@ pub struct Completion {
     pub undone: Option<Stamp>,
 }
 
-/// A lease that ended for a stream: its last message was settled, or one was given back.
+/// What a lease holds, and gives back, as one: in a group without order each message is on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Unit {
+    Stream(StreamId),
+    Message(Uid),
+}
+
+/// A lease that ended for a unit: its last message was settled, or one was given back.
 #[derive(Clone, Debug)]
 pub struct Release {
     pub lease: Uuid,
-    pub stream: StreamId,
+    pub unit: Unit,
     pub tx: TxId,
     pub began: Stamp,
     /// Before it was rolled back to a savepoint.
@@ -120,11 +127,18 @@ pub struct History {
     pub deliveries: Vec<Delivery>,
     pub completions: Vec<Completion>,
     pub releases: Vec<Release>,
+    /// The groups are without order.
+    pub unordered: bool,
     /// Some deliveries may be missing: their consumers lost the connection.
     pub gaps: bool,
 }
 
 impl History {
+    /// As what a message is held.
+    pub fn unit(&self, stream: StreamId, uid: Uid) -> Unit {
+        if self.unordered { Unit::Message(uid) } else { Unit::Stream(stream) }
+    }
+
     pub fn append(&mut self, mut other: History) {
         self.txs.append(&mut other.txs);
         self.pushes.append(&mut other.pushes);

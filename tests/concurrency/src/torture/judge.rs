@@ -15,8 +15,12 @@ use crate::Session;
 
 /// Put the logs together and check them.
 pub fn judge(shared: &Shared, played: Played) -> Report {
-    let mut history =
-        History { groups: played.groups, gaps: shared.config.survives(), ..History::default() };
+    let mut history = History {
+        groups: played.groups,
+        unordered: shared.config.unordered,
+        gaps: shared.config.survives(),
+        ..History::default()
+    };
     let mut stats = BTreeMap::new();
     let mut violations = Vec::new();
     for left in played.lefts {

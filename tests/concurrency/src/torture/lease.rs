@@ -8,13 +8,14 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use uuid::Uuid;
 
-use super::history::{StreamId, Uid};
+use super::history::{Uid, Unit};
 
 /// A message in a lease.
 #[derive(Clone, Debug)]
 pub struct Held {
     pub uid: Uid,
-    pub stream: StreamId,
+    /// Held as part of this.
+    pub unit: Unit,
     pub message_id: i64,
     pub transaction_id: String,
     pub state: State,
@@ -24,7 +25,7 @@ pub struct Held {
 pub enum State {
     Open,
     Completed,
-    /// Given back, by itself or with the rest of its stream.
+    /// Given back, by itself or with the rest of its unit.
     GivenBack,
 }
 
@@ -60,20 +61,20 @@ impl Lease {
         open
     }
 
-    /// Complete these; the streams that have nothing open any more.
-    pub fn complete(&mut self, which: &[usize]) -> BTreeSet<StreamId> {
+    /// Complete these; the units that have nothing open any more.
+    pub fn complete(&mut self, which: &[usize]) -> BTreeSet<Unit> {
         for n in which {
             self.messages[*n].state = State::Completed;
         }
-        let touched = which.iter().map(|n| self.messages[*n].stream);
-        touched.filter(|stream| !self.holds(*stream)).collect()
+        let touched = which.iter().map(|n| self.messages[*n].unit);
+        touched.filter(|unit| !self.holds(*unit)).collect()
     }
 
-    /// Give a stream back; how many messages that were.
-    pub fn give_back(&mut self, stream: StreamId) -> usize {
+    /// Give a unit back; how many messages that were.
+    pub fn give_back(&mut self, unit: Unit) -> usize {
         let mut count = 0;
         for message in &mut self.messages {
-            if message.stream == stream && message.state == State::Open {
+            if message.unit == unit && message.state == State::Open {
                 message.state = State::GivenBack;
                 count += 1;
             }
@@ -81,7 +82,7 @@ impl Lease {
         count
     }
 
-    fn holds(&self, stream: StreamId) -> bool {
-        self.messages.iter().any(|one| one.stream == stream && one.state == State::Open)
+    fn holds(&self, unit: Unit) -> bool {
+        self.messages.iter().any(|one| one.unit == unit && one.state == State::Open)
     }
 }

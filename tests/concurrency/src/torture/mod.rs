@@ -48,6 +48,8 @@ pub struct Config {
     pub pause: f64,
     /// End the backend of a random worker this often.
     pub kill_every: Option<Duration>,
+    /// Groups are without order.
+    pub unordered: bool,
     /// The server may crash meanwhile.
     pub crashes: bool,
     /// Tell on stderr how far it is.
@@ -70,6 +72,7 @@ impl Default for Config {
             lease: Duration::from_secs(20),
             pause: 30.0,
             kill_every: None,
+            unordered: false,
             crashes: false,
             chatty: false,
         }

@@ -154,11 +154,12 @@ impl Worker {
         let session = first_connection(&shared).await?;
         let rng = StdRng::seed_from_u64(shared.config.seed.wrapping_mul(1009).wrapping_add(number));
         let answered = shared.clock.tick();
+        let log = History { unordered: shared.config.unordered, ..History::default() };
         Ok(Self {
             shared,
             session,
             rng,
-            log: History::default(),
+            log,
             anomalies: Vec::new(),
             stats: BTreeMap::new(),
             open: None,

@@ -7,7 +7,7 @@ use tokio_postgres::Error;
 
 use super::Consumer;
 use crate::queen::{Ack, Settled, settle};
-use crate::torture::history::{Completion, Release, StreamId, TxId};
+use crate::torture::history::{Completion, Release, TxId, Unit};
 use crate::torture::lease::{Lease, State};
 
 /// What to do to a lease in one transaction.
@@ -196,11 +196,11 @@ impl Consumer {
         lease: &Lease,
         tx: TxId,
         began: u64,
-        streams: impl IntoIterator<Item = StreamId>,
+        units: impl IntoIterator<Item = Unit>,
     ) {
-        let all = streams.into_iter().map(|stream| Release {
+        let all = units.into_iter().map(|unit| Release {
             lease: lease.id,
-            stream,
+            unit,
             tx,
             began,
             undone: None,
@@ -208,7 +208,7 @@ impl Consumer {
         self.worker.log.releases.extend(all);
     }
 
-    /// One message is given back, and with it the rest of its stream.
+    /// One message is given back, and with it the rest of its unit.
     async fn give_back(
         &mut self,
         lease: &mut Lease,
@@ -216,14 +216,14 @@ impl Consumer {
         status: &'static str,
     ) -> Result<(), Error> {
         let Some(n) = lease.some_open(&mut self.worker.rng).pop() else { return Ok(()) };
-        let (stream, id) = (lease.messages[n].stream, lease.messages[n].message_id);
+        let (unit, id) = (lease.messages[n].unit, lease.messages[n].message_id);
         let began = self.worker.tick();
         let ack = Ack::messages(lease.id, [id]).status(status);
         let settled = ack.run(&self.worker.session).await?;
         self.worker.answered();
         let before = lease.clone();
-        let back = lease.give_back(stream);
-        self.released(lease, tx, began, [stream]);
+        let back = lease.give_back(unit);
+        self.released(lease, tx, began, [unit]);
         // Whether what follows the named one counts as given back "by this call" is left open.
         if !(1..=back as i32).contains(&settled.settled)
             || settled.already != 0
@@ -271,9 +271,9 @@ impl Consumer {
         }
         self.completed += some.len() as u64;
         let mut over = lease.complete(&some);
-        let stream = lease.messages[failed].stream;
-        lease.give_back(stream);
-        over.insert(stream);
+        let unit = lease.messages[failed].unit;
+        lease.give_back(unit);
+        over.insert(unit);
         self.released(lease, tx, began, over);
         self.worker.count("settled as a set", 1);
         Ok(())
