@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use queen_engine::cursor::Cursor;
 use queen_engine::lease::{Handle, LeaseId};
-use queen_engine::message::{MessageId, Spans};
+use queen_engine::message::{MessageId, Span, Spans};
 use queen_engine::receipt::Receipt;
 use queen_engine::settle::{
     DeadLetter, Named, Outcome, Policy, Refusal, Settlement, Status, extend, settle,
@@ -107,6 +107,28 @@ impl Held {
     }
 }
 
+/// In which of the cursors and claims of a lease each message is that it was ever given: runs of
+/// messages, in the order of the log.
+struct Places(Vec<(Span, usize)>);
+
+impl Places {
+    fn of(held: &[Held], lease: LeaseId) -> Self {
+        let runs = |(place, held): (usize, &Held)| {
+            held.members(lease).iter().map(|span| (span, place)).collect::<Vec<_>>()
+        };
+        let mut places: Vec<_> = held.iter().enumerate().flat_map(runs).collect();
+        places.sort_unstable_by_key(|(span, _)| (span.segment, span.first));
+        Self(places)
+    }
+
+    fn find(&self, message: MessageId) -> Option<usize> {
+        let key = (message.segment(), message.index());
+        let after = self.0.partition_point(|(span, _)| (span.segment, span.first) <= key);
+        let (span, place) = self.0[..after].last()?;
+        span.holds(message).then_some(*place)
+    }
+}
+
 /// A lease with its cursors, all locked.
 pub struct Locked {
     lease: LeaseId,
@@ -115,6 +137,7 @@ pub struct Locked {
     identity: Identity,
     now: Moment,
     held: Vec<Held>,
+    places: OnceCell<Places>,
     /// Claims that the lease covers, and that are not of interest.
     rest: Vec<u64>,
 }
@@ -134,13 +157,18 @@ pub fn cursors_of(lease: LeaseId) -> Result<Vec<u64>> {
 }
 
 /// Lock what a lease covers, in ascending order, waiting for whoever holds some of it: in a group
-/// without order only the messages `named`, if there are any.
-pub fn lock(lease: LeaseId, named: Option<&HashSet<MessageId>>) -> Result<Locked> {
-    let is_named = |(_, message): &Covered| {
-        named.zip(*message).is_none_or(|(named, message)| named.contains(&message))
-    };
-    let (mut cursors, mut rest): (Vec<Covered>, Vec<Covered>) =
-        covered_by(lease)?.into_iter().partition(is_named);
+/// without order only the messages that `items` name, if they name nothing else.
+fn lock(lease: LeaseId, items: &[Item]) -> Result<Locked> {
+    let mut cursors = covered_by(lease)?;
+    let mut rest = Vec::new();
+    if cursors.iter().any(|(_, message)| message.is_some())
+        && let Some(named) = only_messages(items)
+    {
+        (cursors, rest) = cursors
+            .into_iter()
+            .partition(|(_, message)| message.is_some_and(|message| named.contains(&message)));
+    }
+    // Nothing it was given is named, as will be said.
     if cursors.is_empty() {
         cursors = std::mem::take(&mut rest);
     }
@@ -180,17 +208,21 @@ pub fn lock(lease: LeaseId, named: Option<&HashSet<MessageId>>) -> Result<Locked
         return Err(explain(lease, &Refusal::Superseded { holder: None }, now));
     }
     let (queue, options) = queue.map(|queue| (queue.id, queue.options)).unwrap_or_default();
-    Ok(Locked { lease, queue, options, identity, now, held, rest })
+    Ok(Locked { lease, queue, options, identity, now, held, places: OnceCell::new(), rest })
+}
+
+/// The messages that the items name, if they name messages alone.
+fn only_messages(items: &[Item]) -> Option<HashSet<MessageId>> {
+    let message = |item: &Item| match item.target {
+        Target::Message(message) => Some(message),
+        Target::All | Target::Transaction(_) => None,
+    };
+    items.iter().map(message).collect::<Option<_>>().filter(|_: &HashSet<_>| !items.is_empty())
 }
 
 /// Settle what `items` name, as one set. `name_transactions`: fill in the transaction_ids.
 pub fn settle_lease(lease: LeaseId, items: &[Item], name_transactions: bool) -> Result<Report> {
-    let message = |item: &Item| match item.target {
-        Target::Message(message) => Some(message),
-        _ => None,
-    };
-    let named: Option<HashSet<MessageId>> = items.iter().map(message).collect();
-    let locked = lock(lease, named.as_ref())?;
+    let locked = lock(lease, items)?;
     let plan = locked.resolve(items)?;
     let settlements = locked.decide(&plan)?;
     let mut report = locked.write(items, &plan, settlements)?;
@@ -212,7 +244,6 @@ impl Locked {
     /// Find out which messages the items mean, and in which cursors they are.
     fn resolve(&self, items: &[Item]) -> Result<Vec<Plan>> {
         let mut plans: Vec<Plan> = self.held.iter().map(|_| Plan::default()).collect();
-        let places_of: OnceCell<HashMap<MessageId, usize>> = OnceCell::new();
         let mut carriers = Carriers::of(self);
         for (at, item) in items.iter().enumerate() {
             let is_meant = |place: &usize| {
@@ -234,8 +265,7 @@ impl Locked {
                     }
                 }
                 Target::Message(message) => {
-                    let places_of = places_of.get_or_init(|| self.places());
-                    let place = places_of.get(message).copied().filter(is_meant);
+                    let place = self.places().find(*message).filter(is_meant);
                     let place =
                         place.ok_or_else(|| self.not_in_lease(&format!("message {message}")))?;
                     plans[place].name(*message, item.status, at)?;
@@ -250,26 +280,16 @@ impl Locked {
         Ok(plans)
     }
 
-    /// Where each message is that the lease was ever given.
-    fn places(&self) -> HashMap<MessageId, usize> {
-        let mut places = HashMap::new();
-        for (place, held) in self.held.iter().enumerate() {
-            places.extend(held.members(self.lease).messages().map(|message| (message, place)));
-        }
-        places
+    fn places(&self) -> &Places {
+        self.places.get_or_init(|| Places::of(&self.held, self.lease))
     }
 
     /// The transaction_ids of all messages the lease was given in one partition, and where they are.
     fn transaction_ids(&self, partition: &str) -> Result<Vec<(usize, MessageId, String)>> {
-        let mut members = Spans::new();
-        let mut places = HashMap::new();
-        for (place, held) in self.held.iter().enumerate() {
-            if held.partition() == partition {
-                let of = held.members(self.lease);
-                places.extend(of.messages().map(|message| (message, place)));
-                members.extend(of.iter());
-            }
-        }
+        let places = self.places().0.iter();
+        let here: Vec<&(Span, usize)> =
+            places.filter(|(_, place)| self.held[*place].partition() == partition).collect();
+        let members: Spans = here.iter().map(|(span, _)| *span).collect();
         let queue = self.queue;
         let log = Log { queue, partition, group: 0, since: None, until: None, is_bare: false };
         Under::new_snapshot(|under| {
@@ -278,11 +298,14 @@ impl Locked {
                 .into_iter()
                 .map(|stored| (stored.id(), stored.unpack()))
                 .collect();
-            let name = |message: MessageId| {
+            let name = |message: MessageId, place: usize| {
                 let stored = unpacked.get(&message.segment())?;
-                Some((*places.get(&message)?, message, stored.transaction_id(message)))
+                Some((place, message, stored.transaction_id(message)))
             };
-            Ok(members.messages().filter_map(name).collect())
+            let named = here
+                .into_iter()
+                .flat_map(|&(span, place)| span.messages().map(move |message| (message, place)));
+            Ok(named.filter_map(|(message, place)| name(message, place)).collect())
         })
     }
 
@@ -498,12 +521,12 @@ fn contradiction(what: &str) -> Error {
 
 /// Refuse unless the lease is live and holds something.
 pub fn require_live(lease: LeaseId) -> Result<()> {
-    lock(lease, None)?.extended(None).map(|_| ())
+    lock(lease, &[])?.extended(None).map(|_| ())
 }
 
 /// Hold on to a lease for at least `duration` from now; returns when it ends.
 pub fn extend_lease(lease: LeaseId, duration: Option<i64>) -> Result<Moment> {
-    let locked = lock(lease, None)?;
+    let locked = lock(lease, &[])?;
     let extended = locked.extended(duration)?;
     let mut until = Moment::MAX;
     for (place, cursor, deadline) in extended {

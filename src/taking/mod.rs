@@ -192,10 +192,13 @@ impl<'a> Taking<'a> {
 
     /// Whether what the search calls so is wanted.
     fn may_take_from(&self, name: &str) -> bool {
+        let may_take_more = self.partitions.len() < self.wanted.partitions;
+        if may_take_more && self.wanted.partition.is_none() {
+            return true;
+        }
         let partition = Unit::named(name).partition();
         self.wanted.partition.is_none_or(|wanted| wanted == partition)
-            && (self.partitions.len() < self.wanted.partitions
-                || self.partitions.contains(partition))
+            && (may_take_more || self.partitions.contains(partition))
     }
 
     pub fn took_any(&self) -> bool {

@@ -70,7 +70,7 @@ impl Span {
         (self.first..self.first + self.len).map(move |i| MessageId::new(self.segment, i))
     }
 
-    fn holds(&self, id: MessageId) -> bool {
+    pub fn holds(&self, id: MessageId) -> bool {
         self.segment == id.segment() && (self.first..self.first + self.len).contains(&id.index())
     }
 }
