@@ -4,10 +4,8 @@
 //! a session goes by what it knows for as long as counting took twenty times over, and longer where
 //! the limit is far away.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-
 use crate::error::{Code, Error, Result};
+use crate::memory::Memory;
 use crate::store::clock::{self, Moment, SECOND};
 use crate::store::queue::Queue;
 use crate::store::spi::Under;
@@ -28,14 +26,14 @@ const LONG: i64 = SECOND / 2;
 const REMEMBERED: usize = 256;
 
 thread_local! {
-    static KNOWN: RefCell<HashMap<i64, Known>> = RefCell::default();
+    static KNOWN: Memory<i64, Known> = Memory::of(REMEMBERED);
 }
 
 /// Let `messages` in, or refuse: QN020.
 pub fn admit(queue: &Queue, messages: usize) -> Result<()> {
     let Some(max) = queue.options.max_depth else { return Ok(()) };
     let now = clock::now();
-    let remembered = KNOWN.with_borrow(|known| known.get(&queue.id).copied());
+    let remembered = KNOWN.with(|known| known.take(&queue.id));
     let mut known = match remembered.filter(|known| known.holds(now, max)) {
         Some(known) => known,
         None => measure(queue, now)?,
@@ -43,12 +41,7 @@ pub fn admit(queue: &Queue, messages: usize) -> Result<()> {
     let depth = known.depth + known.pushed;
     let is_full = depth >= max;
     known.pushed += if is_full { 0 } else { messages as i64 };
-    KNOWN.with_borrow_mut(|all| {
-        if all.len() >= REMEMBERED {
-            all.clear();
-        }
-        all.insert(queue.id, known);
-    });
+    KNOWN.with(|all| all.keep(queue.id, known));
     match is_full {
         false => Ok(()),
         true => Err(Error::new(Code::QueueFull, format!("queue \"{}\" is full", queue.name))

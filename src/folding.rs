@@ -5,7 +5,7 @@
 //! Consumers wait for nothing here. They tell what was claimed by the claims alone, and go by the
 //! cursor only for what is behind it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 
 use queen_engine::cursor::{Cursor, Readiness};
@@ -13,6 +13,7 @@ use queen_engine::message::{MessageId, Span, Spans};
 use queen_engine::pop::Pop;
 
 use crate::error::Result;
+use crate::memory::Memory;
 use crate::store::claim;
 use crate::store::clock::{self, Moment, SECOND};
 use crate::store::cursor::{self, Attempt, Located};
@@ -30,9 +31,12 @@ const LONGEST_STEP: i64 = SECOND / 20;
 /// Runs of messages that a cursor may leave behind: the work of transactions that have not ended.
 const LEFT_BEHIND: usize = 4096;
 
+/// Groups of which a session remembers where its last step ended.
+const REMEMBERED: usize = 1024;
+
 thread_local! {
     /// The partition at which the last step of a group ended.
-    static ENDED_AT: RefCell<HashMap<i64, String>> = RefCell::default();
+    static ENDED_AT: Memory<i64, String> = Memory::of(REMEMBERED);
 }
 
 /// One bounded step on one queue; counts claims.
@@ -41,7 +45,7 @@ pub fn step(queue: &Queue) -> Result<Step> {
     Under::new_snapshot(|under| {
         let mut all = Step::default();
         for group in group::of_queue(&queue.name, under)? {
-            let from = ENDED_AT.with_borrow_mut(|ends| ends.remove(&group.id)).unwrap_or_default();
+            let from = ENDED_AT.with(|ends| ends.take(&group.id)).unwrap_or_default();
             let mut next = claim::next_partition(group.id, &from);
             while let Some(partition) = next {
                 all.removed += fold(queue, &group, &partition, until, under)?;
@@ -50,7 +54,7 @@ pub fn step(queue: &Queue) -> Result<Step> {
                     let goes_on = next.is_some();
                     all.goes_on |= goes_on || all.removed > 0;
                     if goes_on {
-                        ENDED_AT.with_borrow_mut(|ends| ends.insert(group.id, partition));
+                        ENDED_AT.with(|ends| ends.keep(group.id, partition));
                     }
                     break;
                 }

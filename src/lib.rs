@@ -15,6 +15,7 @@ mod datum;
 mod depth;
 mod error;
 mod folding;
+mod memory;
 mod metrics;
 mod moving;
 mod refusal;

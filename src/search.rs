@@ -4,13 +4,13 @@
 //! The engine's `Discovery` says what there is to remember and why nothing is lost; here its three
 //! sources are read, and the state is loaded and kept.
 
-use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use queen_engine::discovery::Discovery;
 use queen_engine::tally::Arrived;
 
 use crate::error::Result;
+use crate::memory::Memory;
 use crate::store::clock::{self, Moment};
 use crate::store::discovery;
 use crate::store::group::Group;
@@ -36,13 +36,11 @@ const IN_VAIN: usize = 8;
 /// Groups whose state a session remembers.
 const REMEMBERED: usize = 256;
 
-type Remembered = HashMap<(i64, Moment), (i64, Discovery)>;
-
 thread_local! {
     /// What pops that found nothing have passed. They write nothing, so it is kept here, as a
     /// cache: what is in it is true of the database whether or not anybody remembers it. With the
     /// revision it was derived from, by group and registration.
-    static MEMORY: RefCell<Remembered> = RefCell::default();
+    static MEMORY: Memory<(i64, Moment), (i64, Discovery)> = Memory::of(REMEMBERED);
     static TURN: std::cell::Cell<u64> =
         std::cell::Cell::new(u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15));
 }
@@ -83,7 +81,7 @@ impl<'a> Search<'a> {
     ) -> Self {
         let base = newest.0;
         let remembered = MEMORY
-            .with_borrow_mut(|memory| memory.remove(&(group.id, group.registered_at)))
+            .with(|memory| memory.take(&(group.id, group.registered_at)))
             .filter(|(derived_from, _)| *derived_from == base);
         TURN.set(TURN.get().wrapping_add(1));
         let state = remembered.map_or_else(|| newest.1.clone(), |(_, state)| state);
@@ -294,12 +292,8 @@ impl<'a> Search<'a> {
         if writes {
             discovery::append(self.group.id, self.base, &mut self.state);
         } else {
-            MEMORY.with_borrow_mut(|memory| {
-                if memory.len() >= REMEMBERED {
-                    memory.clear();
-                }
-                memory.insert((self.group.id, self.group.registered_at), (self.base, self.state));
-            });
+            let key = (self.group.id, self.group.registered_at);
+            MEMORY.with(|memory| memory.keep(key, (self.base, self.state)));
         }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! In a group without order there is no lock on the partition: see [`unordered`].
 
+mod front;
 mod unordered;
 
 use std::collections::{HashMap, HashSet};

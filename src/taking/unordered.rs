@@ -11,22 +11,23 @@
 //! since nobody is to wait for a transaction that holds it. How far it could be moved on, each
 //! session remembers for itself: its *front*.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 
 use queen_engine::cursor::{Cursor, Readiness};
 use queen_engine::message::{MessageId, Span, Spans};
 use queen_engine::pop::{Pop, Read};
 
+use super::front::Front;
 use super::{Taking, Tried, read_log};
 use crate::datum::random;
 use crate::error::Result;
 use crate::folding;
 use crate::store::claim;
-use crate::store::clock::{self, Moment, SECOND};
+use crate::store::clock::{self, SECOND};
 use crate::store::cursor::{self, Attempt, Located};
-use crate::store::segment::{Batch, Stored};
-use crate::store::snapshot::{Taken, Writer};
+use crate::store::group::Group;
+use crate::store::segment::{Batch, Log, Stored};
+use crate::store::snapshot::Taken;
 use crate::store::spi::{Under, one_snapshot_per_transaction};
 use crate::store::table::Place;
 use crate::store::unit::Unit;
@@ -36,10 +37,6 @@ const FIRST_LOOK: usize = 3;
 const LARGEST_LOOK: usize = 4096;
 /// Segments looked at ahead, beyond those that are wanted: others come for the same.
 const SPARE: usize = 4;
-/// Partitions whose front a session remembers, and runs of messages that one may leave behind.
-const REMEMBERED: usize = 1024;
-const LEFT_BEHIND: usize = 256;
-
 /// Looks at a partition in one pop, where others are faster.
 const MOST_LOOKS: usize = 64;
 
@@ -47,27 +44,8 @@ const MOST_LOOKS: usize = 64;
 const FOLD_EVERY: u64 = 256;
 const FOLD_FOR: i64 = SECOND / 100;
 
-/// How far all is claimed, but for what is left behind.
-struct Front {
-    cursor: Cursor,
-    /// The cursor that it was moved on from, and its revision, unless that may be rolled back.
-    base: Option<(u64, Option<i64>)>,
-    /// What a transaction of this session has claimed: to be looked at once more when that has ended.
-    own: Option<(Writer, Vec<MessageId>)>,
-}
-
-thread_local! {
-    /// By group, registration and partition. What is in it is true of the database whether or not
-    /// anybody remembers it.
-    static FRONTS: RefCell<HashMap<(i64, Moment, String), Front>> = RefCell::default();
-}
-
 /// What a look through a partition found.
 struct Sifted {
-    /// The cursor that it began from, if there is one, and its revision.
-    base: Option<(u64, i64)>,
-    /// That revision is this transaction's own.
-    is_base_own: bool,
     /// In nobody's hands, and never were.
     free: Vec<MessageId>,
     /// The same, beyond what was looked through.
@@ -88,9 +66,7 @@ struct Sifted {
     held_back: Option<(u64, u64)>,
     /// The log has nothing more.
     is_all: bool,
-    front: Cursor,
-    /// What the front has passed that this transaction has claimed.
-    own: Vec<MessageId>,
+    front: Front,
 }
 
 /// A message that is being claimed.
@@ -143,7 +119,7 @@ impl Taking<'_> {
             Unit::Partition(partition) => {
                 let sifted = self.sift(partition, 1, taken, under)?;
                 let tried = sifted.tried(sifted.found() > 0);
-                self.remember(partition, sifted);
+                sifted.keep(self.group, partition);
                 Ok(tried)
             }
             Unit::Claim { id, .. } => match self.claimed(id, taken, under)? {
@@ -223,7 +199,7 @@ impl Taking<'_> {
                 sifted.open.push(message);
             }
             if self.moved.contains(&id) {
-                sifted.own.push(message);
+                sifted.front.own.push(message);
             }
         }
         if self.missing() > 0 && sifted.free.len() + sifted.ahead.len() > 0 {
@@ -231,7 +207,7 @@ impl Taking<'_> {
         }
         let tried = sifted.tried(self.deliveries.len() > had);
         let was_late = sifted.was_late || sifted.is_stale;
-        self.remember(partition, sifted);
+        sifted.keep(self.group, partition);
         Ok((tried, was_late))
     }
 
@@ -250,12 +226,10 @@ impl Taking<'_> {
 
     /// Look through a partition, from the front on, for `wanted` messages to take.
     fn sift(&self, partition: &str, wanted: usize, taken: &Taken, under: &Under) -> Result<Sifted> {
-        let base = cursor::status(self.group.id, &self.group.start, partition, under)?;
-        let base = base.map(|(located, _)| located);
-        let known = base.as_ref().map(|base| base.cursor.clone());
+        let stored = cursor::status(self.group.id, &self.group.start, partition, under)?;
+        let stored = stored.map(|(located, _)| located);
+        let bare = self.log(partition, None).bare();
         let mut sifted = Sifted {
-            base: base.as_ref().map(|base| (base.id, base.revision)),
-            is_base_own: base.as_ref().is_some_and(|base| base.is_own),
             free: Vec::new(),
             ahead: Vec::new(),
             is_free_left: false,
@@ -266,14 +240,12 @@ impl Taking<'_> {
             is_stale: false,
             held_back: None,
             is_all: false,
-            front: Cursor::default(),
-            own: Vec::new(),
+            front: Front::of(self.group, &bare, stored.as_ref(), under),
         };
-        (sifted.front, sifted.own) = self.front(partition, base, under);
-        let log = self.log(partition, sifted.front.since).bare();
+        let log = Log { since: sifted.front.cursor.since, ..bare };
         let mut look = wanted.saturating_add(FIRST_LOOK).min(LARGEST_LOOK);
         while sifted.found() < wanted && !sifted.is_all {
-            let mut pop = Pop::begin(sifted.front.clone(), &taken.snapshot, look, None);
+            let mut pop = Pop::begin(sifted.front.cursor.clone(), &taken.snapshot, look, None);
             let (segments, held_back) = read_log(&mut pop, &log, taken, under);
             sifted.held_back = held_back;
             let Some(popped) = pop.finish(None, self.now) else {
@@ -281,12 +253,12 @@ impl Taking<'_> {
                 break;
             };
             sifted.is_all = popped.taken.count() < look;
-            sifted.front = popped.cursor;
-            // The cursor may know of late ones by now that the front has not come across.
+            sifted.front.cursor = popped.cursor;
+            // The stored cursor may know of late ones that the front has not come across.
             let (_, left) = popped.taken.partition(|message| {
-                let segment = segments.get(&message.segment());
-                let forgotten = segment.zip(known.as_ref());
-                forgotten.is_some_and(|(segment, base)| has_forgotten(base, message, segment))
+                segments.get(&message.segment()).zip(stored.as_ref()).is_some_and(
+                    |(segment, stored)| has_forgotten(&stored.cursor, message, segment),
+                )
             });
             self.sort_out(partition, &left, &mut sifted, taken, under)?;
             if sifted.found() < wanted && !sifted.is_all {
@@ -308,9 +280,9 @@ impl Taking<'_> {
         taken: &Taken,
         under: &Under,
     ) {
-        let from = MessageId::new(sifted.front.position + 1, 0);
+        let from = MessageId::new(sifted.front.cursor.position + 1, 0);
         let Some(last) = claim::last_at_hand(self.group.id, partition, from) else { return };
-        let log = self.log(partition, sifted.front.since).bare();
+        let log = self.log(partition, sifted.front.cursor.since).bare();
         let read = Read::Beyond { after: last.segment() - 1 };
         let limit = (wanted - sifted.found()).saturating_add(SPARE).min(LARGEST_LOOK);
         let Batch { stored, .. } = log.read(&read, limit, &taken.snapshot.holes, under);
@@ -339,7 +311,7 @@ impl Taking<'_> {
                 continue;
             };
             if found.is_own {
-                sifted.own.push(message);
+                sifted.front.own.push(message);
                 continue;
             }
             if found.is_open {
@@ -409,7 +381,7 @@ impl Taking<'_> {
                     self.covered.push((id, Some(message)));
                     good.push(one(message));
                     if is_passed {
-                        sifted.own.push(message);
+                        sifted.front.own.push(message);
                     }
                 }
                 Some(lost) => {
@@ -455,7 +427,7 @@ impl Taking<'_> {
             let base = base.map(|(base, _)| base);
             // Moved by hand.
             let now = base.as_ref().map(|base| base.id);
-            let is_other = sifted.base.is_some_and(|(id, _)| now != Some(id));
+            let is_other = sifted.front.base().is_some_and(|id| now != Some(id));
             let is_lost = |message: &MessageId| {
                 let Some(segment) = stored.get(&message.segment()) else { return true };
                 let is_forgotten = |base: &Located| has_forgotten(&base.cursor, *message, segment);
@@ -466,86 +438,6 @@ impl Taking<'_> {
             Ok((stored, lost))
         })
     }
-
-    /// Where to look on from, and what this transaction has claimed behind that.
-    fn front(
-        &self,
-        partition: &str,
-        base: Option<Located>,
-        under: &Under,
-    ) -> (Cursor, Vec<MessageId>) {
-        let key = (self.group.id, self.group.registered_at, partition.to_owned());
-        let id = base.as_ref().map(|base| base.id);
-        let revision = base.as_ref().map(|base| base.revision);
-        let base = base.map(|base| base.cursor);
-        let base = base.unwrap_or_else(|| Cursor::new(self.group.start.clone()));
-        let front = FRONTS.with_borrow_mut(|fronts| fronts.remove(&key));
-        let front = front.filter(|front| {
-            front.base.map(|(id, _)| id) == id && front.cursor.position >= base.position
-        });
-        let Some(Front { mut cursor, base: from, own }) = front else { return (base, Vec::new()) };
-        let own = match own {
-            Some((writer, own)) if writer.is_open() => own,
-            Some((_, own)) => {
-                cursor.waiting = in_order(own, &cursor.waiting);
-                Vec::new()
-            }
-            None => Vec::new(),
-        };
-        match from.and_then(|(_, revision)| revision) == revision {
-            true => (cursor, own),
-            // The cursor has been moved on.
-            false => (self.without_forgotten(partition, cursor, &base, under), own),
-        }
-    }
-
-    /// Of what the front has left behind, what is settled may be known to the cursor alone by now.
-    fn without_forgotten(
-        &self,
-        partition: &str,
-        mut front: Cursor,
-        base: &Cursor,
-        under: &Under,
-    ) -> Cursor {
-        let log = self.log(partition, None).bare();
-        let stored = log.segments(&front.waiting, under);
-        let stored: HashMap<u64, u64> =
-            stored.into_iter().map(|stored| (stored.id(), stored.xid())).collect();
-        let (left, _) = front.waiting.partition(|message| {
-            let xid = stored.get(&message.segment());
-            base.waiting.find(message).is_some()
-                || xid.is_some_and(|xid| !base.has_read(message.segment(), *xid))
-        });
-        front.waiting = left;
-        front
-    }
-
-    /// Remember how far all is claimed, but for what is left behind.
-    fn remember(&self, partition: &str, sifted: Sifted) {
-        let Sifted { base, is_base_own, mut free, open, ended, front: mut cursor, own, .. } =
-            sifted;
-        free.extend(open);
-        free.extend(ended.into_iter().map(|(message, _)| message));
-        cursor.waiting = in_order(free, &cursor.waiting);
-        // A subtransaction that has written nothing does not tell whether the ones around it stand.
-        let writer = Writer::current();
-        let own = match (own.is_empty(), writer) {
-            (true, _) => None,
-            (false, Some(writer)) => Some((writer, own)),
-            (false, None) => return,
-        };
-        if cursor.waiting.iter().count() > LEFT_BEHIND {
-            return;
-        }
-        let base = base.map(|(id, revision)| (id, (!is_base_own).then_some(revision)));
-        let key = (self.group.id, self.group.registered_at, partition.to_owned());
-        FRONTS.with_borrow_mut(|fronts| {
-            if fronts.len() >= REMEMBERED {
-                fronts.clear();
-            }
-            fronts.insert(key, Front { cursor, base, own });
-        });
-    }
 }
 
 impl Sifted {
@@ -555,6 +447,14 @@ impl Sifted {
         if is_passed {
             self.open.push(message);
         }
+    }
+
+    /// Remember how far the look came.
+    fn keep(self, group: &Group, partition: &str) {
+        let mut left = self.free;
+        left.extend(self.open);
+        left.extend(self.ended.into_iter().map(|(message, _)| message));
+        self.front.keep(group, partition, left);
     }
 
     fn found(&self) -> usize {
@@ -580,13 +480,6 @@ fn has_forgotten(cursor: &Cursor, message: MessageId, segment: &Stored) -> bool 
     cursor.has_read(segment.id(), segment.xid()) && cursor.waiting.find(message).is_none()
 }
 
-/// All of these, in the order of the log.
-fn in_order(messages: Vec<MessageId>, others: &Spans) -> Spans {
-    let mut all: Vec<Span> = messages.into_iter().map(one).chain(others.iter()).collect();
-    all.sort_unstable_by_key(|span| (span.segment, span.first));
-    all.into_iter().collect()
-}
-
-fn one(message: MessageId) -> Span {
+pub(super) fn one(message: MessageId) -> Span {
     Span { segment: message.segment(), first: message.index(), len: 1, deliveries: 0 }
 }

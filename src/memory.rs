@@ -1,0 +1,50 @@
+//! What a session remembers of the database, as a cache: everything is right without it.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// Values by key, up to so many; with one more, all are forgotten. That is rare, and what is needed is
+/// soon known again.
+pub struct Memory<K, V> {
+    most: usize,
+    known: RefCell<HashMap<K, V>>,
+}
+
+impl<K: Eq + Hash, V> Memory<K, V> {
+    pub fn of(most: usize) -> Self {
+        Self { most, known: RefCell::default() }
+    }
+
+    /// The value, which is not remembered from then on.
+    pub fn take(&self, key: &K) -> Option<V> {
+        self.known.borrow_mut().remove(key)
+    }
+
+    pub fn keep(&self, key: K, value: V) {
+        let mut known = self.known.borrow_mut();
+        if known.len() >= self.most {
+            known.clear();
+        }
+        known.insert(key, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_one_too_many_clears_the_rest() {
+        let memory = Memory::of(2);
+        memory.keep('a', 1);
+        memory.keep('b', 2);
+        assert_eq!((memory.take(&'a'), memory.take(&'a')), (Some(1), None));
+        memory.keep('c', 3);
+        memory.keep('d', 4);
+        assert_eq!(
+            (memory.take(&'b'), memory.take(&'c'), memory.take(&'d')),
+            (None, None, Some(4))
+        );
+    }
+}
