@@ -133,9 +133,13 @@ impl Taking<'_> {
     fn claimed<'t>(&self, id: u64, taken: &'t Taken, under: &Under) -> Result<Claimed<'t>> {
         let Some(row) = claim::find(id, under) else { return Ok(Claimed::Unseen) };
         let (located, place) = row.locate(under)?;
-        let (now, void_before) = (clock::now(), self.queue.identity.void_before);
-        if let Readiness::At(_) = located.cursor.readiness(now, void_before) {
-            return Ok(Claimed::Busy);
+        if let Readiness::At(at) =
+            located.cursor.readiness(self.now, self.queue.identity.void_before)
+        {
+            // A lease that has ended since this pop began is not over for it: the leases of a
+            // message are not to overlap.
+            let is_over_for_others = at <= clock::now();
+            return Ok(if is_over_for_others { Claimed::Unseen } else { Claimed::Busy });
         }
         let max_deliveries = self.queue.options.max_deliveries();
         let mut pop = Pop::begin(located.cursor.clone(), &taken.snapshot, 1, max_deliveries);

@@ -1,15 +1,17 @@
 //! Leases in groups without order: they run out, are fenced, extended and settled message by message.
 
+use std::collections::BTreeSet;
 use std::slice;
 use std::time::Duration;
 
-use anyhow::Result;
-use chrono::{DateTime, Utc};
+use anyhow::{Context, Result};
+use chrono::{DateTime, TimeDelta, Utc};
 use queen_tests::{
     Ack, Fails, Message, Pop, Push, PushBatch, Session, Settled, TestDb, complete, expiry, marker,
     n, numbers, settle,
 };
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 fn pop() -> Pop {
@@ -354,5 +356,43 @@ async fn a_bundle_settles_and_is_fenced() -> Result<()> {
     assert_eq!(marker(&session, "unordered", "effect").await?, Some(rest), "nothing else happened");
     complete(&session, &[again]).await?;
     assert_eq!(pending(&session).await?, 1);
+    Ok(())
+}
+
+/// A pop that began before a lease ended does not take over, however long it took to get there.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leases_of_a_message_never_overlap() -> Result<()> {
+    const MESSAGES: usize = 60;
+    let (db, _) = prepared("", MESSAGES as i64).await?;
+    let mut workers = JoinSet::new();
+    for worker in 0..6 {
+        let session = db.session().await?;
+        workers.spawn(async move {
+            let mut leases = Vec::new();
+            for round in 0..150 {
+                let length = TimeDelta::milliseconds(20 + (worker * 31 + round * 7) % 40);
+                let lease = format!("{} ms", length.num_milliseconds());
+                for one in pop().batch(20).lease(lease).run(&session).await? {
+                    let end = one.lease_expires_at.context("a lease has an end")?;
+                    leases.push((one.message_id, end - length, end, one.delivery_attempt));
+                }
+            }
+            anyhow::Ok(leases)
+        });
+    }
+    let mut leases = Vec::new();
+    while let Some(worker) = workers.join_next().await {
+        leases.extend(worker??);
+    }
+    leases.sort_unstable();
+    let messages: BTreeSet<i64> = leases.iter().map(|lease| lease.0).collect();
+    assert_eq!(messages.len(), MESSAGES);
+    for pair in leases.windows(2) {
+        let [(message, _, end, attempt), (next, start, _, again)] = pair else { continue };
+        if message == next {
+            assert!(start >= end, "message {message} was leased until {end} and from {start}");
+            assert_eq!(*again, attempt + 1);
+        }
+    }
     Ok(())
 }
