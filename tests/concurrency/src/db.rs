@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
+use chrono::{DateTime, Utc};
 use tokio_postgres::config::Config;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, NoTls, Row, Statement};
@@ -103,6 +104,16 @@ impl Session {
     /// One number out of a query that gives one.
     pub async fn count(&self, sql: &str) -> Result<i64, Error> {
         Ok(self.client.query_one(sql, &[]).await?.get(0))
+    }
+
+    /// The server's clock.
+    pub async fn now(&self) -> Result<DateTime<Utc>, Error> {
+        Ok(self.client.query_one("SELECT clock_timestamp()", &[]).await?.get(0))
+    }
+
+    /// A transaction in REPEATABLE READ, whose snapshot is taken now.
+    pub async fn begin_snapshot(&self) -> Result<(), Error> {
+        self.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class").await
     }
 
     /// Every statement from here on must answer within half a second, or it raises 57014.

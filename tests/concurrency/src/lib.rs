@@ -17,10 +17,11 @@ pub mod db;
 pub mod expect;
 pub mod queen;
 pub mod torture;
+pub mod unordered;
 
 pub use db::{Session, TestDb};
 pub use expect::{Fails, at_once, complete, drain, eventually, expiry};
 pub use queen::{
-    Ack, Applied, Item, Message, Outcome, Pop, Push, PushBatch, Pushed, Settled, marker, n,
-    numbers, put_if_absent, settle,
+    Ack, Applied, Item, Message, Outcome, Pop, Push, PushBatch, Pushed, Settled, counts,
+    dead_letters, figures_of, find, marker, n, numbers, put_if_absent, settle, sorted,
 };

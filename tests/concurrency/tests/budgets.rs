@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use chrono::{DateTime, TimeDelta, Utc};
 use queen_tests::{
-    Ack, Message, Pop, Push, PushBatch, Session, Settled, TestDb, complete, eventually, n, numbers,
-    settle,
+    Ack, Message, Pop, Push, PushBatch, Session, Settled, TestDb, complete, dead_letters,
+    eventually, find, n, numbers, settle,
 };
 use serde_json::{Value, json};
 
@@ -21,22 +21,12 @@ async fn prepared(options: &str) -> Result<(TestDb, Session)> {
     Ok((db, session))
 }
 
-/// The message with this number among those popped.
-fn find(messages: &[Message], number: i64) -> Result<&Message> {
-    let found = messages.iter().find(|one| one.payload == n(number));
-    found.with_context(|| format!("no message {number} in {messages:?}"))
-}
-
 /// Pop all, and fail one of them.
 async fn fail(session: &Session, number: i64) -> Result<Settled> {
     let came = pop().run(session).await?;
     let one = find(&came, number)?;
     let ack = Ack::messages(one.lease()?, [one.message_id]).failed(format!("failed {number}"));
     Ok(ack.run(session).await?)
-}
-
-async fn dead(session: &Session) -> Result<i64> {
-    Ok(session.count("SELECT count(*) FROM queen_dead_letters").await?)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -58,7 +48,7 @@ async fn failures_of_one_do_not_count_against_another() -> Result<()> {
     for _ in 0..2 {
         assert_eq!(fail(&session, 2).await?.dead_lettered, 0);
         deliveries += 1;
-        assert_eq!(dead(&session).await?, 0);
+        assert_eq!(dead_letters(&session).await?, 0);
     }
     let last = fail(&session, 2).await?;
     deliveries += 1;
@@ -142,7 +132,7 @@ async fn an_exhausted_message_can_be_dropped_instead() -> Result<()> {
     let outcomes = settle(&session, came[0].lease()?, &result).await?;
     assert_eq!(outcomes.len(), 1);
     assert_eq!(outcomes[0].outcome, "dropped");
-    assert_eq!(dead(&session).await?, 0);
+    assert_eq!(dead_letters(&session).await?, 0);
     let rest = pop().run(&session).await?;
     assert_eq!(numbers(&rest), [2]);
     Ok(())
@@ -158,7 +148,7 @@ async fn a_dead_letter_is_made_at_once_and_the_lease_goes_on() -> Result<()> {
     let settled = ack.run(&session).await?;
     let expected = Settled { settled: 1, already: 0, dead_lettered: 1, lease_released: false };
     assert_eq!(settled, expected);
-    assert_eq!(dead(&session).await?, 1);
+    assert_eq!(dead_letters(&session).await?, 1);
     let settled = Ack::all(lease).run(&session).await?;
     assert_eq!((settled.settled, settled.lease_released), (2, true));
     assert_eq!(pop().run(&session).await?, []);
@@ -168,7 +158,7 @@ async fn a_dead_letter_is_made_at_once_and_the_lease_goes_on() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mixed_set_is_settled_as_one() -> Result<()> {
     let (_db, session) = prepared("retry_limit => 1").await?;
-    PushBatch::new("q", (1..=6).map(n).collect()).run(&session).await?;
+    PushBatch::numbers("q", 1..=6).run(&session).await?;
     assert_eq!(fail(&session, 4).await?.dead_lettered, 0);
     let came = pop().run(&session).await?;
     assert_eq!(numbers(&came), [1, 2, 3, 4, 5, 6]);
@@ -212,7 +202,7 @@ async fn groups_have_budgets_of_their_own() -> Result<()> {
     assert_eq!(fail(&session, 1).await?.dead_lettered, 1);
     complete(&session, &[other]).await?;
     let sql = "SELECT count(*) FROM queen_dead_letters WHERE consumer_group = 'g'";
-    assert_eq!((session.count(sql).await?, dead(&session).await?), (1, 1));
+    assert_eq!((session.count(sql).await?, dead_letters(&session).await?), (1, 1));
     Ok(())
 }
 
@@ -225,14 +215,10 @@ async fn a_rolled_back_failure_is_not_charged() -> Result<()> {
     session.run("BEGIN").await?;
     let settled = Ack::all(held.lease()?).failed("undone").run(&session).await?;
     assert_eq!(settled.dead_lettered, 1);
-    assert_eq!(dead(&session).await?, 1);
+    assert_eq!(dead_letters(&session).await?, 1);
     session.run("ROLLBACK").await?;
-    assert_eq!(dead(&session).await?, 0);
+    assert_eq!(dead_letters(&session).await?, 0);
     complete(&session, &[held]).await
-}
-
-async fn now(session: &Session) -> Result<DateTime<Utc>> {
-    Ok(session.query_one("SELECT clock_timestamp()", &[]).await?.get(0))
 }
 
 /// The server's clock in the pop that finds a message, and the message.
@@ -256,9 +242,9 @@ async fn a_failed_message_waits_ever_longer_up_to_a_limit() -> Result<()> {
     Push::new("q", n(3)).partition("other").run(&session).await?;
     let (_, mut held) = next(&session).await?;
     for (failures, delay) in [(1, 200), (2, 600), (3, 1000), (4, 1000)] {
-        let before = now(&session).await?;
+        let before = session.now().await?;
         Ack::all(held.lease()?).failed("again").run(&session).await?;
-        let after = now(&session).await?;
+        let after = session.now().await?;
         // The second message waits behind the first: next() takes what comes first.
         let (at, again) = next(&session).await?;
         assert_eq!((&again.payload, again.delivery_attempt), (&n(1), failures + 1));
@@ -286,7 +272,7 @@ async fn other_partitions_flow_while_one_waits() -> Result<()> {
     Push::new("q", n(1)).partition("a").run(&session).await?;
     let held = pop().one(&session).await?;
     Ack::all(held.lease()?).failed("later").run(&session).await?;
-    let failed_at = now(&session).await?;
+    let failed_at = session.now().await?;
     let mut came = Vec::new();
     let back = eventually("redelivery", Duration::from_secs(30), async || {
         Push::new("q", n(10)).partition("b").run(&session).await?;
@@ -297,7 +283,7 @@ async fn other_partitions_flow_while_one_waits() -> Result<()> {
     })
     .await?;
     assert_eq!((back.payload, back.delivery_attempt), (n(1), 2));
-    let waited = now(&session).await? - failed_at;
+    let waited = session.now().await? - failed_at;
     ensure!(waited >= TimeDelta::milliseconds(600), "it came after {waited}");
     let flowed = came.iter().filter(|one| one.partition == "b").count();
     ensure!(flowed >= 3, "only {flowed} messages of the other partition came meanwhile");

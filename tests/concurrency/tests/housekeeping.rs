@@ -8,18 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use queen_tests::{
-    Ack, Fails, Pop, Push, PushBatch, Session, TestDb, at_once, complete, drain, eventually, n,
+    Ack, Fails, Pop, Push, PushBatch, TestDb, at_once, complete, drain, eventually, figures_of, n,
     numbers,
 };
 use tokio::task::JoinSet;
 
 const DEADLINE: Duration = Duration::from_secs(60);
-
-async fn pending(session: &Session, group: &str) -> Result<(i64, i64, i64)> {
-    let sql = "SELECT pending, in_flight, retrying FROM queen_groups WHERE consumer_group = $1";
-    let row = session.row(sql, &[&group]).await?;
-    Ok((row.get(0), row.get(1), row.get(2)))
-}
 
 /// Producers in transactions that overlap, roll back and come late; consumers that ack, fail and
 /// roll back; and, all the while, sweeps that delete at once what is settled.
@@ -114,7 +108,7 @@ async fn what_is_settled_is_deleted_while_everybody_works_and_nothing_else() -> 
     }
     expected.sort_unstable();
     eventually("end of the work", DEADLINE, async || {
-        let left = (pending(&watcher, "g").await?, pending(&watcher, "h").await?);
+        let left = (figures_of(&watcher, "q", "g").await?, figures_of(&watcher, "q", "h").await?);
         Ok((left == ((0, 0, 0), (0, 0, 0))).then_some(()))
     })
     .await?;
@@ -165,18 +159,18 @@ async fn what_is_old_is_taken_off_what_is_pending() -> Result<()> {
     tokio::time::sleep(Duration::from_millis(300)).await;
     session.run("SELECT queen_sweep()").await?;
     // The segment that is held stays, whole.
-    assert_eq!(pending(session, "idle").await?, (3, 0, 0));
-    assert_eq!(pending(session, "reader").await?, (3, 1, 0));
+    assert_eq!(figures_of(session, "q", "idle").await?, (3, 0, 0));
+    assert_eq!(figures_of(session, "q", "reader").await?, (3, 1, 0));
     late.run("COMMIT").await?;
-    assert_eq!(pending(session, "idle").await?, (5, 0, 0));
+    assert_eq!(figures_of(session, "q", "idle").await?, (5, 0, 0));
     complete(session, &held).await?;
     session.run("SELECT queen_sweep()").await?;
     session.run("SELECT queen_sweep()").await?;
-    assert_eq!(pending(session, "idle").await?, (0, 0, 0));
-    assert_eq!(pending(session, "reader").await?, (0, 0, 0));
+    assert_eq!(figures_of(session, "q", "idle").await?, (0, 0, 0));
+    assert_eq!(figures_of(session, "q", "reader").await?, (0, 0, 0));
     Push::new("q", n(7)).partition("a").run(session).await?;
     assert_eq!(numbers(&pop.run(session).await?), [7]);
-    assert_eq!(pending(session, "idle").await?, (1, 0, 0));
+    assert_eq!(figures_of(session, "q", "idle").await?, (1, 0, 0));
     Ok(())
 }
 

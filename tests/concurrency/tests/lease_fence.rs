@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use queen_tests::{
-    Ack, Fails, Message, Pop, Push, PushBatch, Session, Settled, TestDb, complete, eventually,
-    expiry, marker, n, numbers, put_if_absent, settle,
+    Ack, Fails, Message, Pop, Push, PushBatch, Session, Settled, TestDb, complete, counts,
+    eventually, expiry, marker, n, numbers, put_if_absent, settle,
 };
 use serde_json::{Value, json};
 use tokio_postgres::Error;
@@ -56,7 +56,7 @@ async fn a_live_lease_charges_once() -> Result<()> {
     let (_db, session) = prepared(vec![n(1)]).await?;
     let held = pop().one(&session).await?;
     let settled = charge(&session, "live", &Ack::all(held.lease()?)).await?;
-    assert_eq!(settled, Settled { settled: 1, already: 0, dead_lettered: 0, lease_released: true });
+    assert_eq!(settled, counts(1, 0, true));
     assert_eq!(marker(&session, "billing", "live").await?, Some(json!("live")));
     assert_eq!(session.count("SELECT count(*) FROM charges").await?, 1);
     Ok(())
@@ -150,12 +150,6 @@ async fn a_repeated_ack_counts_in_already() -> Result<()> {
     let held = pop().lease("3 seconds").run(&session).await?;
     let lease = held[0].lease()?;
     let id = |index: usize| held[index].message_id;
-    let counts = |settled, already, lease_released| Settled {
-        settled,
-        already,
-        dead_lettered: 0,
-        lease_released,
-    };
     let first_two = Ack::messages(lease, [id(0), id(1)]);
     assert_eq!(first_two.run(&session).await?, counts(2, 0, false));
     // The reply was lost with the connection: another session asks again.

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use queen_tests::{Ack, Pop, Push, Session, TestDb, complete, n, numbers};
+use queen_tests::{Ack, Pop, Push, Session, TestDb, complete, n, numbers, sorted};
 
 async fn sessions(db: &TestDb) -> Result<(Session, Session)> {
     let (open, other) = (db.session().await?, db.session().await?);
@@ -22,11 +22,6 @@ async fn sessions(db: &TestDb) -> Result<(Session, Session)> {
 /// All there is for group `g`, from any number of partitions.
 fn pop_all(queue: &str) -> Pop {
     Pop::new(queue).group("g").mode("all").batch(100).partitions(100)
-}
-
-fn sorted(mut numbers: Vec<i64>) -> Vec<i64> {
-    numbers.sort_unstable();
-    numbers
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -44,13 +39,13 @@ async fn an_open_push() -> Result<()> {
     Push::new("shared", n(5)).partition("b").run(&other).await?;
     Push::new("shared", n(6)).partition("c").run(&other).await?;
     let came = pop_all("shared").run(&other).await?;
-    assert_eq!(sorted(numbers(&came)), [1, 4, 5, 6]);
+    assert_eq!(sorted(&came), [1, 4, 5, 6]);
     complete(&other, &came).await?;
     assert_eq!(pop_all("shared").run(&other).await?, []);
 
     open.run("COMMIT").await?;
     let came = pop_all("shared").run(&other).await?;
-    assert_eq!(sorted(numbers(&came)), [2, 3]);
+    assert_eq!(sorted(&came), [2, 3]);
     complete(&other, &came).await
 }
 
@@ -144,7 +139,7 @@ async fn an_open_creation_of_a_queue_and_a_partition() -> Result<()> {
     Push::new("shared", n(3)).partition("a").run(&other).await?;
     Push::new("shared", n(4)).partition("new").run(&other).await?;
     let came = pop_all("shared").run(&other).await?;
-    assert_eq!(sorted(numbers(&came)), [3, 4]);
+    assert_eq!(sorted(&came), [3, 4]);
     complete(&other, &came).await?;
     // Nothing is there yet, but the group is registered from here on.
     for queue in ["configured", "pushed"] {
@@ -184,7 +179,7 @@ async fn an_open_first_pop_of_a_group() -> Result<()> {
     assert_eq!(pop_all("shared").run(&other).await?, [], "message 1 is taken");
     Push::new("shared", n(2)).partition("b").run(&other).await?;
     let came = pop_all("shared").group("h").run(&other).await?;
-    assert_eq!(sorted(numbers(&came)), [1, 2]);
+    assert_eq!(sorted(&came), [1, 2]);
 
     open.run("COMMIT").await?;
     let came = pop_all("shared").run(&other).await?;
@@ -227,7 +222,7 @@ async fn a_group_registered_by_an_open_transaction_gets_what_was_pushed_since() 
     late.run("COMMIT").await?;
     open.run("COMMIT").await?;
     let came = pop.run(&other).await?;
-    assert_eq!(sorted(numbers(&came)), [2, 3]);
+    assert_eq!(sorted(&came), [2, 3]);
     Ok(())
 }
 

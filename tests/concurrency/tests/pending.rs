@@ -114,7 +114,7 @@ async fn a_group_that_is_registered_while_messages_are_removed() -> Result<()> {
     let db = TestDb::fresh().await?;
     let [ref session, ref other] = db.sessions().await?;
     push(session, 3).await?;
-    session.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class").await?;
+    session.begin_snapshot().await?;
     other.run("SELECT queen_purge('q')").await?;
     session.run("SELECT queen_subscribe('q', 'g', 'all'); COMMIT").await?;
     assert_eq!(pending(session, "g").await?, 0);

@@ -17,8 +17,7 @@ fn pop(group: &str) -> Pop {
 }
 
 async fn push(session: &Session, partition: &str, from: i64, to: i64) -> Result<()> {
-    let batch = PushBatch::new("q", (from..=to).map(n).collect()).partition(partition);
-    batch.run(session).await?;
+    PushBatch::numbers("q", from..=to).partition(partition).run(session).await?;
     Ok(())
 }
 
@@ -28,10 +27,6 @@ async fn pop_from(session: &Session, group: &str, from: DateTime<Utc>) -> Result
                subscription_from => $2)";
     let rows = session.query(sql, &[&group, &from]).await?;
     Ok(rows.iter().map(Message::from).collect())
-}
-
-async fn now(session: &Session) -> Result<DateTime<Utc>> {
-    Ok(session.query_one("SELECT clock_timestamp()", &[]).await?.get(0))
 }
 
 /// How many partitions a seek has moved.
@@ -45,7 +40,7 @@ async fn a_group_begins_now_at_the_beginning_or_at_a_time_q37() -> Result<()> {
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
     push(&session, "a", 1, 2).await?;
-    let time = now(&session).await?;
+    let time = session.now().await?;
     push(&session, "a", 3, 3).await?;
     push(&session, "a", 4, 4).await?;
     // By default, and where it says so.
@@ -135,7 +130,7 @@ async fn a_seek_replays_or_skips_in_one_partition_or_in_all_q39() -> Result<()> 
     }
     let all = pop("g").mode("all");
     drain(&session, &all, 4, SOON).await?;
-    let time = now(&session).await?;
+    let time = session.now().await?;
     push(&session, "a", 3, 4).await?;
     assert_eq!(seek(&session, Some("g"), "to_time => '1970-01-01 00:00:00+00'").await?, 2);
     let replay = drain(&session, &all, 6, SOON).await?;
@@ -216,7 +211,7 @@ async fn who_lags_behind_and_by_how_much_is_shown_q40() -> Result<()> {
     }
     push(&session, "a", 1, 4).await?;
     push(&session, "b", 1, 3).await?;
-    let pushed = now(&session).await?;
+    let pushed = session.now().await?;
     drain(&session, &pop("done"), 7, SOON).await?;
     // Busy: in a, one completed, one in flight, two not delivered; in b, all three given back.
     let a = pop("busy").partition("a").batch(2).run(&session).await?;
@@ -224,7 +219,7 @@ async fn who_lags_behind_and_by_how_much_is_shown_q40() -> Result<()> {
     let b = pop("busy").partition("b").lease("100 milliseconds").run(&session).await?;
     expiry(&session, &b[0]).await?;
     eventually("age", SOON, async || {
-        Ok((now(&session).await? - pushed > chrono::TimeDelta::milliseconds(300)).then_some(()))
+        Ok((session.now().await? - pushed > chrono::TimeDelta::milliseconds(300)).then_some(()))
     })
     .await?;
     let rows = session

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::TimeDelta;
 use queen_tests::{
     Ack, Message, Pop, Push, PushBatch, Session, TestDb, at_once, complete, drain, eventually,
     expiry, n, numbers,
@@ -18,15 +18,10 @@ fn pop() -> Pop {
     Pop::new("q").group("g").mode("all").batch(100).partitions(100)
 }
 
-async fn now(session: &Session) -> Result<DateTime<Utc>> {
-    Ok(session.query_one("SELECT clock_timestamp()", &[]).await?.get(0))
-}
-
 /// So many messages, numbered from 1, in each of these partitions.
 async fn push_into(session: &Session, partitions: &[&str], messages: i64) -> Result<()> {
     for partition in partitions {
-        let batch = PushBatch::new("q", (1..=messages).map(n).collect());
-        batch.partition(*partition).run(session).await?;
+        PushBatch::numbers("q", 1..=messages).partition(*partition).run(session).await?;
     }
     Ok(())
 }
@@ -326,9 +321,9 @@ async fn a_pop_may_name_another_lease_time_than_the_queue_has_q21() -> Result<()
         if let Some(lease_time) = lease_time {
             pop = pop.lease(lease_time);
         }
-        let before = now(&session).await?;
+        let before = session.now().await?;
         let held = pop.one(&session).await?;
-        let given = (before + expected)..=(now(&session).await? + expected);
+        let given = (before + expected)..=(session.now().await? + expected);
         ensure!(given.contains(&held.expires_at()?), "{held:?} was not given {expected}");
         if lease_time.is_some() {
             expiry(&session, &held).await?;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 use chrono::{DateTime, Utc};
 use queen_tests::{
-    Ack, Fails, Message, Pop, Push, PushBatch, Session, Settled, TestDb, complete, drain,
-    eventually, expiry, n, numbers, settle,
+    Ack, Fails, Message, Pop, Push, PushBatch, Session, Settled, TestDb, complete, counts,
+    dead_letters, drain, eventually, expiry, n, numbers, settle,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -23,17 +23,8 @@ async fn prepared(options: &str, messages: i64) -> Result<(TestDb, Session)> {
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
     session.run(&format!("SELECT queen_configure('q', {options})")).await?;
-    PushBatch::new("q", (1..=messages).map(n).collect()).run(&session).await?;
+    PushBatch::numbers("q", 1..=messages).run(&session).await?;
     Ok((db, session))
-}
-
-/// Settled, without anything that was so before or is a dead letter now.
-fn settled(settled: i32, lease_released: bool) -> Settled {
-    Settled { settled, already: 0, dead_lettered: 0, lease_released }
-}
-
-async fn dead(session: &Session) -> Result<i64> {
-    Ok(session.count("SELECT count(*) FROM queen_dead_letters").await?)
 }
 
 /// Pop what is there and let the lease run out.
@@ -58,11 +49,11 @@ async fn the_last_ack_releases_the_lease_and_an_ack_of_the_last_message_is_not_i
     let lease = held[0].lease()?;
     // An ack is about what it names, not about what comes before that.
     let last = Ack::messages(lease, [held[2].message_id]).run(&session).await?;
-    assert_eq!(last, settled(1, false));
+    assert_eq!(last, counts(1, 0, false));
     assert_eq!(pop().run(&session).await?, []);
     let first =
         Ack::messages(lease, [held[0].message_id, held[1].message_id]).run(&session).await?;
-    assert_eq!(first, settled(2, true));
+    assert_eq!(first, counts(2, 0, true));
     Push::new("q", n(4)).run(&session).await?;
     assert_eq!(numbers(&pop().run(&session).await?), [4]);
     Ok(())
@@ -74,7 +65,7 @@ async fn an_ack_in_the_middle_keeps_the_lease_and_redelivery_begins_above_it_q23
     let held = pop().lease("1 second").run(&session).await?;
     let up_to_three = held[..3].iter().map(|one| one.message_id);
     let middle = Ack::messages(held[0].lease()?, up_to_three).run(&session).await?;
-    assert_eq!(middle, settled(3, false));
+    assert_eq!(middle, counts(3, 0, false));
     assert_eq!(pop().run(&session).await?, []);
     assert_eq!(session.count("SELECT messages::bigint FROM queen_leases").await?, 2);
     expiry(&session, &held[0]).await?;
@@ -88,13 +79,13 @@ async fn completing_what_is_completed_does_nothing_and_failing_it_is_refused_q24
     let (_db, session) = prepared("retry_limit => 0", 2).await?;
     let held = pop().run(&session).await?;
     let first = Ack::messages(held[0].lease()?, [held[0].message_id]);
-    assert_eq!(first.run(&session).await?, settled(1, false));
-    let noop = Settled { settled: 0, already: 1, dead_lettered: 0, lease_released: false };
+    assert_eq!(first.run(&session).await?, counts(1, 0, false));
+    let noop = counts(0, 1, false);
     assert_eq!(first.run(&session).await?, noop);
     for status in ["failed", "retry", "dead_letter"] {
         first.clone().status(status).run(&session).await.fails_with("QN005")?;
     }
-    assert_eq!(dead(&session).await?, 0);
+    assert_eq!(dead_letters(&session).await?, 0);
     let rest = Ack::all(held[0].lease()?).run(&session).await?;
     assert_eq!((rest.settled, rest.lease_released), (1, true));
     assert_eq!(pop().run(&session).await?, []);
@@ -118,7 +109,7 @@ async fn a_failure_commits_what_is_before_it_in_one_call_and_in_two_q25() -> Res
     let two_calls = pop().group("two calls").run(&session).await?;
     let lease = two_calls[0].lease()?;
     let before = [id(&two_calls, 1), id(&two_calls, 2)];
-    assert_eq!(Ack::messages(lease, before).run(&session).await?, settled(2, false));
+    assert_eq!(Ack::messages(lease, before).run(&session).await?, counts(2, 0, false));
     let failed = Ack::messages(lease, [id(&two_calls, 3)]).failed("no").run(&session).await?;
     assert!(failed.lease_released && failed.dead_lettered == 0, "{failed:?}");
 
@@ -137,13 +128,13 @@ async fn six_retries_are_free_and_then_limit_plus_one_failures_are_deadly_q26() 
     for attempt in 1..=6 {
         let (held, given_back) = pop_and(&session, "retry").await?;
         assert_eq!(held.delivery_attempt, attempt);
-        assert_eq!(given_back, settled(1, true));
+        assert_eq!(given_back, counts(1, 0, true));
     }
     for failure in 1..=LIMIT + 1 {
         let (held, failed) = pop_and(&session, "failed").await?;
         assert_eq!(held.delivery_attempt, 6 + failure);
         assert_eq!(failed.dead_lettered, i32::from(failure > LIMIT), "failure {failure}");
-        assert_eq!(dead(&session).await?, i64::from(failure > LIMIT), "failure {failure}");
+        assert_eq!(dead_letters(&session).await?, i64::from(failure > LIMIT), "failure {failure}");
     }
     let row = session.query_one("SELECT failures, deliveries FROM queen_dead_letters", &[]).await?;
     assert_eq!((row.get::<_, i32>(0), row.get::<_, i32>(1)), (LIMIT + 1, 6 + LIMIT + 1));
@@ -155,7 +146,7 @@ async fn six_retries_are_free_and_then_limit_plus_one_failures_are_deadly_q26() 
 async fn without_retries_a_failure_is_deadly_at_once_also_in_a_bundle_q27() -> Result<()> {
     let (_db, session) = prepared("retry_limit => 0", 2).await?;
     let (_, failed) = pop_and(&session, "failed").await?;
-    assert_eq!(failed, Settled { dead_lettered: 1, ..settled(1, true) });
+    assert_eq!(failed, Settled { dead_lettered: 1, ..counts(1, 0, true) });
     let held = pop().one(&session).await?;
     let operations = json!([{
         "type": "ack", "leaseId": held.lease()?.to_string(), "status": "failed", "error": "bundled",
@@ -200,7 +191,7 @@ async fn expiries_are_not_charged_q29() -> Result<()> {
     }
     // The whole budget is still there.
     for (attempt, dead_lettered) in [(5, 0), (6, 0), (7, 1)] {
-        assert_eq!(dead(&session).await?, 0);
+        assert_eq!(dead_letters(&session).await?, 0);
         let (held, failed) = pop_and(&session, "failed").await?;
         assert_eq!((held.delivery_attempt, failed.dead_lettered), (attempt, dead_lettered));
     }
@@ -222,9 +213,9 @@ async fn an_id_that_is_not_in_the_lease_is_refused_and_the_lease_survives_q30() 
         }
         Ack::ids(lease, ["never"]).status(status).run(&session).await.fails_with("QN004")?;
     }
-    assert_eq!(dead(&session).await?, 0);
-    assert_eq!(Ack::all(lease).run(&session).await?, settled(2, true));
-    assert_eq!(Ack::all(other.lease()?).run(&session).await?, settled(1, true));
+    assert_eq!(dead_letters(&session).await?, 0);
+    assert_eq!(Ack::all(lease).run(&session).await?, counts(2, 0, true));
+    assert_eq!(Ack::all(other.lease()?).run(&session).await?, counts(1, 0, true));
     Ok(())
 }
 
@@ -242,7 +233,7 @@ async fn an_expired_or_foreign_lease_settles_nothing_q31() -> Result<()> {
         Ack::all(expired).status(status).run(&session).await.fails_with("QN002")?;
         Ack::all(Uuid::new_v4()).status(status).run(&session).await.fails_with("QN003")?;
     }
-    assert_eq!(dead(&session).await?, 0);
+    assert_eq!(dead_letters(&session).await?, 0);
     complete(&session, &again).await
 }
 
@@ -271,7 +262,7 @@ async fn the_next_message_has_its_whole_budget_q33() -> Result<()> {
         assert_eq!(pop_and(&session, "failed").await?.0.payload, n(1));
     }
     let (first, completed) = pop_and(&session, "completed").await?;
-    assert_eq!((first.payload, completed), (n(1), settled(1, true)));
+    assert_eq!((first.payload, completed), (n(1), counts(1, 0, true)));
     for dead_lettered in [0, 0, 1] {
         let (second, failed) = pop_and(&session, "failed").await?;
         assert_eq!((second.payload, failed.dead_lettered), (n(2), dead_lettered));
@@ -288,7 +279,7 @@ async fn an_exhausted_message_may_be_dropped_and_the_queue_flows_q34() -> Result
     }
     let rest = drain(&session, &pop(), 1, SOON).await?;
     assert_eq!(numbers(&rest), [2]);
-    assert_eq!(dead(&session).await?, 0);
+    assert_eq!(dead_letters(&session).await?, 0);
     Ok(())
 }
 
@@ -332,7 +323,7 @@ async fn an_id_settles_its_message_also_when_its_window_has_passed_q35() -> Resu
     })
     .await?;
     assert_eq!(Push::new("q", n(3)).id("x").run(&session).await?.status, "queued");
-    assert_eq!(Ack::ids(held.lease()?, ["x"]).run(&session).await?, settled(1, true));
+    assert_eq!(Ack::ids(held.lease()?, ["x"]).run(&session).await?, counts(1, 0, true));
     assert_eq!(pop().partition("Default").one(&session).await?.payload, n(3));
     Ok(())
 }

@@ -31,10 +31,6 @@ async fn pending(session: &Session) -> Result<i64> {
     Ok(session.count("SELECT count(*) FROM queen_timers").await?)
 }
 
-async fn now(session: &Session) -> Result<DateTime<Utc>> {
-    Ok(session.query_one("SELECT clock_timestamp()", &[]).await?.get(0))
-}
-
 /// All there is to come, in order.
 async fn came(session: &Session, total: usize) -> Result<Vec<Message>> {
     drain(session, &pop(), total, SOON).await
@@ -44,9 +40,9 @@ async fn came(session: &Session, total: usize) -> Result<Vec<Message>> {
 async fn a_timer_fires_at_its_time_and_a_past_one_at_once_q61() -> Result<()> {
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
-    let before = now(&session).await?;
+    let before = session.now().await?;
     let row = schedule(&session, "later", 1, "delay => '500 milliseconds'").await?;
-    let after = now(&session).await?;
+    let after = session.now().await?;
     let (status, made_up): (String, String) = (row.get(0), row.get(1));
     let deliver_at: DateTime<Utc> = row.get(2);
     assert_eq!(status, "scheduled");

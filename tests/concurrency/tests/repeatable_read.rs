@@ -5,16 +5,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use queen_tests::{
-    Ack, Fails, Pop, Push, PushBatch, Session, TestDb, complete, marker, n, numbers, put_if_absent,
+    Ack, Fails, Pop, Push, PushBatch, TestDb, complete, marker, n, numbers, put_if_absent, sorted,
 };
 
 fn pop() -> Pop {
     Pop::new("q").group("g").mode("all").batch(100).partitions(100)
-}
-
-/// A transaction whose snapshot is taken now.
-async fn begin(session: &Session) -> Result<()> {
-    Ok(session.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class").await?)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -22,7 +17,7 @@ async fn a_whole_step_works_without_a_conflict() -> Result<()> {
     let db = TestDb::fresh().await?;
     let [ref session, ref other] = db.sessions().await?;
     Push::new("q", n(1)).run(session).await?;
-    begin(session).await?;
+    session.begin_snapshot().await?;
     // Neither pushes nor other partitions are a conflict.
     Push::new("q", n(2)).run(other).await?;
     Push::new("q", n(3)).partition("b").run(other).await?;
@@ -32,9 +27,7 @@ async fn a_whole_step_works_without_a_conflict() -> Result<()> {
     Push::new("q", n(4)).run(session).await?;
     put_if_absent(session, "rr", "key", &n(1), "1 hour").await?;
     session.run("COMMIT").await?;
-    let mut came = numbers(&pop().run(session).await?);
-    came.sort_unstable();
-    assert_eq!(came, [2, 3, 4]);
+    assert_eq!(sorted(&pop().run(session).await?), [2, 3, 4]);
     Ok(())
 }
 
@@ -46,7 +39,7 @@ async fn an_ack_behind_somebody_elses_is_a_conflict() -> Result<()> {
     let held = pop().run(session).await?;
     let lease = held[0].lease()?;
     for (mine, theirs) in [(0, 0), (1, 1)] {
-        begin(session).await?;
+        session.begin_snapshot().await?;
         put_if_absent(session, "rr", "effect", &n(1), "1 hour").await?;
         Ack::messages(lease, [held[theirs].message_id]).run(other).await?;
         let ack = Ack::messages(lease, [held[mine].message_id]);
@@ -54,7 +47,7 @@ async fn an_ack_behind_somebody_elses_is_a_conflict() -> Result<()> {
         session.run("ROLLBACK").await?;
         assert_eq!(marker(session, "rr", "effect").await?, None);
     }
-    begin(session).await?;
+    session.begin_snapshot().await?;
     let settled = Ack::all(lease).run(session).await?;
     assert_eq!((settled.settled, settled.lease_released), (1, true));
     session.run("COMMIT").await?;
@@ -71,7 +64,7 @@ async fn a_pop_never_delivers_what_another_took_meanwhile() -> Result<()> {
         let numbers = [4 * round, 4 * round + 1];
         PushBatch::new("q", numbers.map(n).to_vec()).run(session).await?;
         // A cursor that the snapshot knows, and, in the first round, one that it doesn't.
-        begin(session).await?;
+        session.begin_snapshot().await?;
         let taken = pop().batch(1).one(other).await?;
         assert_eq!(taken.payload, n(numbers[0]));
         let completes = round % 2 == 0;
@@ -104,7 +97,7 @@ async fn a_pop_never_delivers_what_another_has_failed_meanwhile() -> Result<()> 
     Push::new("q", n(1)).run(session).await?;
     let held = pop().one(other).await?;
     session.run("SELECT queen_configure('q', retry_delay => '1 hour')").await?;
-    begin(session).await?;
+    session.begin_snapshot().await?;
     Ack::all(held.lease()?).failed("later").run(other).await?;
     match pop().run(session).await {
         Ok(came) => assert_eq!(came, []),
@@ -119,7 +112,7 @@ async fn a_pop_never_delivers_what_another_has_failed_meanwhile() -> Result<()> 
 async fn a_marker_written_meanwhile_is_a_conflict() -> Result<()> {
     let db = TestDb::fresh().await?;
     let [ref session, ref other] = db.sessions().await?;
-    begin(session).await?;
+    session.begin_snapshot().await?;
     assert!(put_if_absent(other, "rr", "key", &n(1), "1 hour").await?.applied);
     put_if_absent(session, "rr", "key", &n(2), "1 hour").await.fails_with("40001")?;
     session.run("ROLLBACK").await?;
@@ -133,7 +126,7 @@ async fn a_twin_pushed_meanwhile_is_a_conflict() -> Result<()> {
     let db = TestDb::fresh().await?;
     let [ref session, ref other] = db.sessions().await?;
     Push::new("q", n(0)).run(session).await?;
-    begin(session).await?;
+    session.begin_snapshot().await?;
     let first = Push::new("q", n(1)).id("twin").run(other).await?;
     Push::new("q", n(2)).id("twin").run(session).await.fails_with("40001")?;
     session.run("ROLLBACK").await?;
@@ -170,7 +163,7 @@ async fn a_purge_behind_a_count_is_a_conflict() -> Result<()> {
     let [ref session, ref other] = db.sessions().await?;
     session.run("SELECT queen_configure('q', max_depth => 1000000)").await?;
     session.run("SELECT queen_push('q', '1') FROM generate_series(1, 400)").await?;
-    begin(session).await?;
+    session.begin_snapshot().await?;
     // The depth is counted anew, and kept, once it is older than a second.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     Push::new("q", n(400)).run(other).await?;

@@ -1,9 +1,7 @@
 //! What rolls back has not happened: pops, pushes and acks, whole or to a savepoint.
 
 use anyhow::Result;
-use queen_tests::{
-    Ack, Fails, Pop, Push, PushBatch, Settled, TestDb, complete, expiry, n, numbers,
-};
+use queen_tests::{Ack, Fails, Pop, Push, PushBatch, TestDb, complete, counts, expiry, n, numbers};
 
 fn pop() -> Pop {
     Pop::new("q").group("g").mode("all").batch(100).partitions(100)
@@ -168,18 +166,12 @@ async fn a_savepoint_undoes_exactly_the_acks_after_it() -> Result<()> {
     Ack::messages(lease, [id(2)]).failed("undone").run(&session).await?;
     session.run("ROLLBACK TO SAVEPOINT s").await?;
     let settled = Ack::messages(lease, [id(2)]).run(&session).await?;
-    assert_eq!(
-        settled,
-        Settled { settled: 1, already: 0, dead_lettered: 0, lease_released: false }
-    );
+    assert_eq!(settled, counts(1, 0, false));
     session.run("COMMIT").await?;
 
     // Messages 1 and 3 are completed; 2 and 4 are in the lease as before.
     let settled = Ack::messages(lease, [id(0), id(2)]).run(&session).await?;
-    assert_eq!(
-        settled,
-        Settled { settled: 0, already: 2, dead_lettered: 0, lease_released: false }
-    );
+    assert_eq!(settled, counts(0, 2, false));
     let settled = Ack::messages(lease, [id(1)]).run(&session).await?;
     assert_eq!((settled.settled, settled.already), (1, 0));
     Ack::messages(lease, [id(3)]).status("retry").run(&session).await?;

@@ -4,74 +4,24 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::TimeDelta;
+use queen_tests::unordered::{SOON, figures, pop, prepared, push};
 use queen_tests::{
-    Ack, Fails, Message, Pop, Push, PushBatch, Session, Settled, TestDb, complete, drain,
-    eventually, expiry, n, numbers, settle,
+    Ack, Fails, Message, Pop, Push, Session, Settled, TestDb, complete, counts, dead_letters,
+    drain, eventually, expiry, find, n, numbers, settle, sorted,
 };
 use serde_json::json;
 use tokio_postgres::SimpleQueryMessage;
 use uuid::Uuid;
 
-const SOON: Duration = Duration::from_secs(10);
 /// Far more than a wake-up takes on a busy machine, and less than the longest sleep of a waiter.
 const AWAKE: Duration = Duration::from_millis(1500);
-
-fn pop() -> Pop {
-    Pop::new("q").group("g").mode("all")
-}
-
-/// A queue without order, with further options, and messages 1, 2, … in one push.
-async fn prepared(options: &str, messages: i64) -> Result<(TestDb, Session)> {
-    let db = TestDb::fresh().await?;
-    let session = db.session().await?;
-    session.run(&format!("SELECT queen_configure('q', ordering => 'none'{options})")).await?;
-    session.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
-    push(&session, "Default", 1, messages).await?;
-    Ok((db, session))
-}
-
-async fn push(session: &Session, partition: &str, from: i64, to: i64) -> Result<()> {
-    PushBatch::new("q", (from..=to).map(n).collect()).partition(partition).run(session).await?;
-    Ok(())
-}
-
-fn sorted(messages: &[Message]) -> Vec<i64> {
-    let mut numbers = numbers(messages);
-    numbers.sort_unstable();
-    numbers
-}
-
-/// The message with this number among those popped.
-fn find(messages: &[Message], number: i64) -> Result<&Message> {
-    let found = messages.iter().find(|one| one.payload == n(number));
-    found.with_context(|| format!("no message {number} in {messages:?}"))
-}
-
-fn settled(settled: i32, lease_released: bool) -> Settled {
-    Settled { settled, already: 0, dead_lettered: 0, lease_released }
-}
 
 /// Complete what is left in a lease, after some of it was settled.
 async fn finish(session: &Session, lease: Uuid, left: i32) -> Result<()> {
     let rest = Ack::all(lease).run(session).await?;
     assert_eq!((rest.settled, rest.lease_released), (left, true));
     Ok(())
-}
-
-/// pending, in_flight and retrying of the group.
-async fn figures(session: &Session) -> Result<(i64, i64, i64)> {
-    let sql = "SELECT pending, in_flight, retrying FROM queen_groups WHERE consumer_group = 'g'";
-    let row = session.row(sql, &[]).await?;
-    Ok((row.get(0), row.get(1), row.get(2)))
-}
-
-async fn now(session: &Session) -> Result<DateTime<Utc>> {
-    Ok(session.query_one("SELECT clock_timestamp()", &[]).await?.get(0))
-}
-
-async fn dead(session: &Session) -> Result<i64> {
-    Ok(session.count("SELECT count(*) FROM queen_dead_letters").await?)
 }
 
 /// Failures and deliveries of the only dead letter.
@@ -82,7 +32,7 @@ async fn letter(session: &Session) -> Result<(i32, i32)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn consumers_hold_leases_on_one_partition_side_by_side() -> Result<()> {
-    let (db, session) = prepared("", 10).await?;
+    let (db, [session]) = prepared("", 10).await?;
     let mut held = Vec::new();
     for consumer in db.crowd(5).await? {
         held.push(pop().batch(2).run(&consumer).await?);
@@ -163,12 +113,12 @@ async fn a_lone_consumer_gets_first_deliveries_in_order() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_message_waits_alone_and_the_lease_goes_on() -> Result<()> {
-    let (_db, session) = prepared(", retry_delay => '1 hour'", 5).await?;
+    let (_db, [session]) = prepared(", retry_delay => '1 hour'", 5).await?;
     let held = pop().batch(3).run(&session).await?;
     assert_eq!(numbers(&held), [1, 2, 3]);
     let lease = held[0].lease()?;
     let two = Ack::messages(lease, [held[1].message_id]);
-    assert_eq!(two.clone().failed("no").run(&session).await?, settled(1, false));
+    assert_eq!(two.clone().failed("no").run(&session).await?, counts(1, 0, false));
     assert_eq!(figures(&session).await?, (5, 2, 1));
     // It is not in the lease any more.
     two.run(&session).await.fails_with("QN004")?;
@@ -176,7 +126,7 @@ async fn a_failed_message_waits_alone_and_the_lease_goes_on() -> Result<()> {
     assert_eq!(numbers(&others), [4, 5]);
     assert_eq!(figures(&session).await?, (5, 4, 1));
     let one = Ack::messages(lease, [held[0].message_id]).run(&session).await?;
-    assert_eq!(one, settled(1, false));
+    assert_eq!(one, counts(1, 0, false));
     finish(&session, lease, 1).await?;
     complete(&session, &others).await?;
     push(&session, "Default", 6, 6).await?;
@@ -190,16 +140,16 @@ async fn a_failed_message_waits_alone_and_the_lease_goes_on() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_message_comes_back_after_its_delay_while_others_flow() -> Result<()> {
     let options = ", retry_limit => 10, retry_delay => '300 ms', retry_backoff => 2";
-    let (_db, session) = prepared(options, 3).await?;
+    let (_db, [session]) = prepared(options, 3).await?;
     let held = pop().batch(3).lease("1 h").run(&session).await?;
     let mut failing = find(&held, 2)?.clone();
     let mut flowed = 0;
     for (attempt, delay) in [(2, 300), (3, 600), (4, 1200)] {
-        let before = now(&session).await?;
+        let before = session.now().await?;
         let ack = Ack::messages(failing.lease()?, [failing.message_id]).failed("again");
         let is_last = attempt > 2;
-        assert_eq!(ack.run(&session).await?, settled(1, is_last));
-        let after = now(&session).await?;
+        assert_eq!(ack.run(&session).await?, counts(1, 0, is_last));
+        let after = session.now().await?;
         let pop = pop().batch(100).lease("1 h");
         let (at, back) = eventually("redelivery", SOON, async || {
             push(&session, "Default", 10, 10).await?;
@@ -230,19 +180,19 @@ async fn a_failed_message_comes_back_after_its_delay_while_others_flow() -> Resu
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retry_comes_back_at_once_and_is_not_charged() -> Result<()> {
-    let (_db, session) = prepared(", retry_limit => 0, retry_delay => '1 hour'", 3).await?;
+    let (_db, [session]) = prepared(", retry_limit => 0, retry_delay => '1 hour'", 3).await?;
     let held = pop().batch(3).run(&session).await?;
     let retry = Ack::messages(held[0].lease()?, [held[1].message_id]).status("retry");
-    assert_eq!(retry.run(&session).await?, settled(1, false));
+    assert_eq!(retry.run(&session).await?, counts(1, 0, false));
     for attempt in 2..=6 {
         let again = pop().batch(10).one(&session).await?;
         assert_eq!((&again.payload, again.delivery_attempt), (&n(2), attempt));
         let ack = Ack::all(again.lease()?).status("retry");
-        assert_eq!(ack.run(&session).await?, settled(1, true));
+        assert_eq!(ack.run(&session).await?, counts(1, 0, true));
     }
     let again = pop().batch(10).one(&session).await?;
     let failed = Ack::all(again.lease()?).failed("no").run(&session).await?;
-    assert_eq!(failed, Settled { dead_lettered: 1, ..settled(1, true) });
+    assert_eq!(failed, Settled { dead_lettered: 1, ..counts(1, 0, true) });
     assert_eq!(letter(&session).await?, (1, 7));
     finish(&session, held[0].lease()?, 2).await?;
     assert_eq!(figures(&session).await?, (0, 0, 0));
@@ -251,14 +201,14 @@ async fn a_retry_comes_back_at_once_and_is_not_charged() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_is_exhausted_by_its_own_failures() -> Result<()> {
-    let (_db, session) = prepared(", retry_limit => 1", 3).await?;
+    let (_db, [session]) = prepared(", retry_limit => 1", 3).await?;
     // 1 and 2 fail once, so that two failures do not add up to one budget.
     for (number, dead_lettered) in [(1, 0), (2, 0), (1, 1)] {
         let came = pop().batch(10).run(&session).await?;
         let one = find(&came, number)?;
         let ack = Ack::messages(one.lease()?, [one.message_id]).failed(format!("no {number}"));
         assert_eq!(ack.run(&session).await?.dead_lettered, dead_lettered, "{number}");
-        assert_eq!(dead(&session).await?, i64::from(dead_lettered));
+        assert_eq!(dead_letters(&session).await?, i64::from(dead_lettered));
         Ack::all(one.lease()?).status("retry").run(&session).await?;
     }
     let sql = "SELECT message_id, error, payload FROM queen_dead_letters";
@@ -272,7 +222,7 @@ async fn a_message_is_exhausted_by_its_own_failures() -> Result<()> {
     // A dead letter ends nothing but itself.
     let two = find(&rest, 2)?;
     let ack = Ack::messages(two.lease()?, [two.message_id]).status("dead_letter");
-    assert_eq!(ack.run(&session).await?, Settled { dead_lettered: 1, ..settled(1, false) });
+    assert_eq!(ack.run(&session).await?, Settled { dead_lettered: 1, ..counts(1, 0, false) });
     finish(&session, two.lease()?, 1).await?;
     assert_eq!(figures(&session).await?, (0, 0, 0));
     Ok(())
@@ -280,18 +230,18 @@ async fn a_message_is_exhausted_by_its_own_failures() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deliveries_that_come_to_nothing_exhaust_a_message_too() -> Result<()> {
-    let (_db, session) = prepared(", max_deliveries => 2", 1).await?;
+    let (_db, [session]) = prepared(", max_deliveries => 2", 1).await?;
     for attempt in 1..=2 {
         let held = pop().lease("100 ms").one(&session).await?;
         assert_eq!(held.delivery_attempt, attempt);
-        assert_eq!(dead(&session).await?, 0);
+        assert_eq!(dead_letters(&session).await?, 0);
         expiry(&session, &held).await?;
     }
     push(&session, "Default", 2, 2).await?;
     let mut came = Vec::new();
     eventually("dead letter", SOON, async || {
         came.extend(pop().batch(10).run(&session).await?);
-        Ok((dead(&session).await? == 1 && !came.is_empty()).then_some(()))
+        Ok((dead_letters(&session).await? == 1 && !came.is_empty()).then_some(()))
     })
     .await?;
     assert_eq!((numbers(&came), letter(&session).await?), (vec![2], (0, 2)));
@@ -303,12 +253,12 @@ async fn deliveries_that_come_to_nothing_exhaust_a_message_too() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exhausted_message_may_be_dropped() -> Result<()> {
-    let (_db, session) = prepared(", retry_limit => 0, on_exhausted => 'drop'", 2).await?;
+    let (_db, [session]) = prepared(", retry_limit => 0, on_exhausted => 'drop'", 2).await?;
     let held = pop().batch(2).run(&session).await?;
     let result = json!([{ "messageId": held[0].message_id, "status": "failed", "error": "no" }]);
     let outcomes = settle(&session, held[0].lease()?, &result).await?;
     assert_eq!((outcomes.len(), outcomes[0].outcome.as_str()), (1, "dropped"));
-    assert_eq!(dead(&session).await?, 0);
+    assert_eq!(dead_letters(&session).await?, 0);
     finish(&session, held[0].lease()?, 1).await?;
     assert_eq!(pop().run(&session).await?, []);
     assert_eq!(figures(&session).await?, (0, 0, 0));
@@ -317,7 +267,7 @@ async fn an_exhausted_message_may_be_dropped() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_covers_messages_of_several_partitions() -> Result<()> {
-    let (_db, session) = prepared("", 0).await?;
+    let (_db, [session]) = prepared("", 0).await?;
     for (partition, from) in [("a", 1), ("b", 11), ("c", 21)] {
         push(&session, partition, from, from + 2).await?;
         let twin = Push::new("q", n(from + 3)).partition(partition).id("everywhere");
@@ -339,9 +289,9 @@ async fn a_lease_covers_messages_of_several_partitions() -> Result<()> {
 
     let twins = Ack::ids(lease, ["everywhere"]);
     twins.run(&session).await.fails_with("22023")?;
-    assert_eq!(twins.partition("b").run(&session).await?, settled(1, false));
+    assert_eq!(twins.partition("b").run(&session).await?, counts(1, 0, false));
     Ack::messages(lease, [named[0].message_id]).run(&session).await.fails_with("QN004")?;
-    assert_eq!(Ack::all(lease).partition("a").run(&session).await?, settled(4, false));
+    assert_eq!(Ack::all(lease).partition("a").run(&session).await?, counts(4, 0, false));
     assert_eq!(Ack::all(lease).partition("c").status("retry").run(&session).await?.settled, 4);
     finish(&session, lease, 1).await?;
     complete(&session, &named).await?;
@@ -354,7 +304,7 @@ async fn a_lease_covers_messages_of_several_partitions() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_acked_as_it_is_popped_leaves_no_lease() -> Result<()> {
-    let (_db, session) = prepared("", 5).await?;
+    let (_db, [session]) = prepared("", 5).await?;
     let held = pop().one(&session).await?;
     session.run("BEGIN").await?;
     let undone = pop().batch(2).auto_ack().run(&session).await?;
@@ -391,7 +341,7 @@ async fn woken(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiting_pop_is_woken_by_a_push_a_retry_and_an_expiry() -> Result<()> {
-    let (db, other) = prepared(", retry_delay => '300 ms'", 1).await?;
+    let (db, [other]) = prepared(", retry_delay => '300 ms'", 1).await?;
     let other = &other;
     let waiter = &db.session().await?;
     // Somebody holds a message of the partition all along.
@@ -405,7 +355,7 @@ async fn a_waiting_pop_is_woken_by_a_push_a_retry_and_an_expiry() -> Result<()> 
 
     let lease: Uuid = came[0].lease()?;
     let failing = async {
-        assert_eq!(Ack::all(lease).failed("no").run(other).await?, settled(1, true));
+        assert_eq!(Ack::all(lease).failed("no").run(other).await?, counts(1, 0, true));
         Ok(())
     };
     let (came, delay) = woken(waiter, failing).await?;
@@ -415,7 +365,7 @@ async fn a_waiting_pop_is_woken_by_a_push_a_retry_and_an_expiry() -> Result<()> 
 
     let lease = came[0].lease()?;
     let retrying = async {
-        assert_eq!(Ack::all(lease).status("retry").run(other).await?, settled(1, true));
+        assert_eq!(Ack::all(lease).status("retry").run(other).await?, counts(1, 0, true));
         Ok(())
     };
     let (came, delay) = woken(waiter, retrying).await?;

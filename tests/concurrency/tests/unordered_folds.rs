@@ -3,46 +3,18 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use queen_tests::unordered::{claims, figures, pop, prepared, push, sweep};
 use queen_tests::{
-    Ack, Fails, Pop, Push, PushBatch, Session, Settled, TestDb, complete, eventually, expiry, n,
-    numbers,
+    Ack, Fails, Push, Settled, complete, counts, eventually, expiry, n, numbers, sorted,
 };
-
-fn pop() -> Pop {
-    Pop::new("q").group("g").mode("all")
-}
-
-async fn prepared<const N: usize>(options: &str) -> Result<(TestDb, [Session; N])> {
-    let db = TestDb::fresh().await?;
-    let sessions: [Session; N] = db.sessions().await?;
-    sessions[0].run(&format!("SELECT queen_configure('q', ordering => 'none'{options})")).await?;
-    sessions[0].run("SELECT queen_subscribe('q', 'g', 'all')").await?;
-    Ok((db, sessions))
-}
-
-async fn push(session: &Session, from: i64, to: i64) -> Result<()> {
-    PushBatch::new("q", (from..=to).map(n).collect()).run(session).await?;
-    Ok(())
-}
-
-/// pending, in_flight and retrying of the group.
-async fn figures(session: &Session) -> Result<(i64, i64, i64)> {
-    let sql = "SELECT pending, in_flight, retrying FROM queen_groups WHERE consumer_group = 'g'";
-    let row = session.row(sql, &[]).await?;
-    Ok((row.get(0), row.get(1), row.get(2)))
-}
-
-async fn claims(session: &Session) -> Result<i64> {
-    Ok(session.count("SELECT count(*) FROM queen_mq.claim").await?)
-}
 
 const SWEEP: &str = "SELECT queen_sweep(1000)";
 
 /// It deletes claims of messages that are settled, which others of the same lease may not be.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ack_waits_for_no_sweep_that_is_open() -> Result<()> {
-    let (_db, [session, open]) = prepared("").await?;
-    push(&session, 1, 9).await?;
+    let (_db, [session, open]) = prepared("", 0).await?;
+    push(&session, "Default", 1, 9).await?;
     let held = pop().batch(3).run(&session).await?;
     let lease = held[0].lease()?;
     Ack::messages(lease, [held[0].message_id]).run(&session).await?;
@@ -56,14 +28,12 @@ async fn an_ack_waits_for_no_sweep_that_is_open() -> Result<()> {
     assert!(!second.lease_released);
     let rest = Ack::all(lease).run(&session).await?;
     assert_eq!((rest.settled, rest.already, rest.lease_released), (1, 2, true));
-    let again = Settled { settled: 0, already: 3, dead_lettered: 0, lease_released: true };
+    let again = counts(0, 3, true);
     assert_eq!(Ack::all(lease).run(&session).await?, again);
     assert_eq!(numbers(&pop().batch(2).run(&session).await?), [4, 5]);
     open.run("COMMIT").await?;
     assert_eq!(Ack::all(lease).run(&session).await?, again);
-    for _ in 0..3 {
-        session.run(SWEEP).await?;
-    }
+    sweep(&session).await?;
     assert_eq!(Ack::all(lease).run(&session).await?, again);
     assert_eq!((figures(&session).await?, claims(&session).await?), ((6, 2, 0), 2));
     Ok(())
@@ -73,13 +43,13 @@ async fn an_ack_waits_for_no_sweep_that_is_open() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_rolls_back_a_pop_and_a_fold_gets_everything_again() -> Result<()> {
     for is_known in [false, true] {
-        let (_db, [session, other]) = prepared("").await?;
+        let (_db, [session, other]) = prepared("", 0).await?;
         if is_known {
-            push(&session, 0, 0).await?;
+            push(&session, "Default", 0, 0).await?;
             complete(&session, &pop().run(&session).await?).await?;
             session.run(SWEEP).await?;
         }
-        push(&session, 1, 5).await?;
+        push(&session, "Default", 1, 5).await?;
         session.run("BEGIN").await?;
         assert_eq!(numbers(&pop().run(&session).await?), [1]);
         session.run("SAVEPOINT s").await?;
@@ -104,7 +74,7 @@ async fn a_session_that_rolls_back_a_pop_and_a_fold_gets_everything_again() -> R
 /// Its end has been passed by those who look for the ends of leases, and the claim by the fold.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_was_over_before_its_commit_is_found_after_a_fold() -> Result<()> {
-    let (db, [session, late]) = prepared("").await?;
+    let (db, [session, late]) = prepared("", 0).await?;
     Push::new("q", n(1)).partition("late").run(&session).await?;
     late.run("BEGIN").await?;
     let held = pop().lease("100 ms").one(&late).await?;
@@ -135,20 +105,19 @@ async fn an_old_snapshot_takes_nothing_from_a_group_that_was_moved_or_reordered(
         ("none", false, seek.clone()),
         ("none", true, seek),
     ] {
-        let (_db, [session, old]) = prepared("").await?;
+        let (_db, [session, old]) = prepared("", 0).await?;
         session.run(&change(from)).await?;
-        push(&session, 1, 3).await?;
+        push(&session, "Default", 1, 3).await?;
         if has_read {
             let failed = pop().one(&session).await?;
             Ack::all(failed.lease()?).failed("no").run(&session).await?;
         }
-        old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class").await?;
+        old.begin_snapshot().await?;
         session.run(&by).await?;
         pop().batch(3).auto_ack().run(&old).await.fails_with("40001")?;
         old.run("ROLLBACK").await?;
-        let mut came = numbers(&pop().batch(3).auto_ack().run(&session).await?);
-        came.sort_unstable();
-        assert_eq!(came, [1, 2, 3]);
+        let came = pop().batch(3).auto_ack().run(&session).await?;
+        assert_eq!(sorted(&came), [1, 2, 3]);
         assert_eq!(pop().batch(3).auto_ack().run(&old).await?, []);
         assert_eq!(figures(&session).await?, (0, 0, 0));
     }
@@ -158,7 +127,7 @@ async fn an_old_snapshot_takes_nothing_from_a_group_that_was_moved_or_reordered(
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_deleted_by_age_does_not_come_between() -> Result<()> {
     for is_rolled_back in [false, true] {
-        let (_db, [session, other]) = prepared("").await?;
+        let (_db, [session, other]) = prepared("", 0).await?;
         for number in 1..=40 {
             Push::new("q", n(number)).run(&other).await?;
         }
@@ -166,9 +135,7 @@ async fn what_was_deleted_by_age_does_not_come_between() -> Result<()> {
         assert_eq!(numbers(&pop().auto_ack().run(&session).await?), [1]);
         session.run(if is_rolled_back { "ROLLBACK" } else { "COMMIT" }).await?;
         other.run("SELECT queen_configure('q', retention => '1 us')").await?;
-        for _ in 0..3 {
-            other.run(SWEEP).await?;
-        }
+        sweep(&other).await?;
         assert_eq!(other.count("SELECT count(*) FROM queen_messages").await?, 0);
         other.run("SELECT queen_configure('q', unset => '{retention}')").await?;
         for number in 41..=45 {
@@ -185,10 +152,10 @@ async fn what_was_deleted_by_age_does_not_come_between() -> Result<()> {
 /// Without sweeps, pops fold: now and then, in whichever session.
 #[tokio::test(flavor = "multi_thread")]
 async fn claims_do_not_pile_up_where_nobody_sweeps() -> Result<()> {
-    let (_db, [session]) = prepared("").await?;
-    push(&session, 1, 500).await?;
+    let (_db, [session]) = prepared("", 0).await?;
+    push(&session, "Default", 1, 500).await?;
     for round in 0..8 {
-        push(&session, 501 + round * 500, 1000 + round * 500).await?;
+        push(&session, "Default", 501 + round * 500, 1000 + round * 500).await?;
         session
             .run(
                 "DO $$ BEGIN FOR i IN 1..500 LOOP
@@ -204,8 +171,8 @@ async fn claims_do_not_pile_up_where_nobody_sweeps() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_lease_is_settled_message_by_message() -> Result<()> {
-    let (_db, [session]) = prepared("").await?;
-    push(&session, 1, 1000).await?;
+    let (_db, [session]) = prepared("", 0).await?;
+    push(&session, "Default", 1, 1000).await?;
     let held = pop().batch(1000).run(&session).await?;
     let lease = held[0].lease()?;
     let began = Instant::now();
@@ -227,8 +194,8 @@ async fn a_large_lease_is_settled_message_by_message() -> Result<()> {
 /// One of its messages is settled, and forgotten while the ack waits for another.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_folded_while_an_ack_waits_is_settled_all_the_same() -> Result<()> {
-    let (_db, [session, open, sweeper]) = prepared("").await?;
-    push(&session, 1, 2).await?;
+    let (_db, [session, open, sweeper]) = prepared("", 0).await?;
+    push(&session, "Default", 1, 2).await?;
     let held = pop().batch(2).run(&session).await?;
     let lease = held[0].lease()?;
     Ack::messages(lease, [held[0].message_id]).run(&session).await?;
@@ -258,8 +225,8 @@ async fn what_is_folded_while_an_ack_waits_is_settled_all_the_same() -> Result<(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_rolls_back_a_redelivery_gets_it_again() -> Result<()> {
-    let (_db, [session, late, other]) = prepared("").await?;
-    push(&session, 1, 1).await?;
+    let (_db, [session, late, other]) = prepared("", 0).await?;
+    push(&session, "Default", 1, 1).await?;
     late.run("BEGIN").await?;
     let held = pop().lease("100 ms").one(&late).await?;
     for number in 2..=61 {
@@ -283,8 +250,8 @@ async fn a_session_that_rolls_back_a_redelivery_gets_it_again() -> Result<()> {
 /// Nor does a pop take a transaction id beside it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pop_beside_an_open_deletion_by_age_writes_nothing() -> Result<()> {
-    let (_db, [session, open]) = prepared("").await?;
-    push(&session, 1, 3).await?;
+    let (_db, [session, open]) = prepared("", 0).await?;
+    push(&session, "Default", 1, 3).await?;
     session.run("SELECT queen_configure('q', retention => '1 us')").await?;
     open.run("BEGIN").await?;
     open.run(SWEEP).await?;

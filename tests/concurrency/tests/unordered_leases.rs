@@ -6,54 +6,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use chrono::{DateTime, TimeDelta, Utc};
+use queen_tests::unordered::{claims, figures, pop_all, prepared, sweep};
 use queen_tests::{
-    Ack, Fails, Message, Pop, Push, PushBatch, Session, Settled, TestDb, complete, expiry, marker,
-    n, numbers, settle,
+    Ack, Fails, Push, PushBatch, complete, counts, expiry, marker, n, numbers, settle, sorted,
 };
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-fn pop() -> Pop {
-    Pop::new("q").group("g").mode("all").batch(100).partitions(100)
-}
-
-/// A queue without order, with further options, and messages 1, 2, … in one push.
-async fn prepared(options: &str, messages: i64) -> Result<(TestDb, Session)> {
-    let db = TestDb::fresh().await?;
-    let session = db.session().await?;
-    session.run(&format!("SELECT queen_configure('q', ordering => 'none'{options})")).await?;
-    PushBatch::new("q", (1..=messages).map(n).collect()).run(&session).await?;
-    Ok((db, session))
-}
-
-fn sorted(messages: &[Message]) -> Vec<i64> {
-    let mut numbers = numbers(messages);
-    numbers.sort_unstable();
-    numbers
-}
-
-fn counts(settled: i32, already: i32, lease_released: bool) -> Settled {
-    Settled { settled, already, dead_lettered: 0, lease_released }
-}
-
-async fn pending(session: &Session) -> Result<i64> {
-    Ok(session.count("SELECT pending FROM queen_groups WHERE consumer_group = 'g'").await?)
-}
-
-async fn sweep(session: &Session) -> Result<()> {
-    for _ in 0..4 {
-        session.run("SELECT queen_sweep(1000)").await?;
-    }
-    Ok(())
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_lost_lease_held_comes_to_another_message_by_message() -> Result<()> {
-    let (db, first) = prepared("", 3).await?;
+    let (db, [first]) = prepared("", 3).await?;
     let second = db.session().await?;
     for is_swept in [false, true] {
-        let lost = pop().lease("150 ms").run(&first).await?;
+        let lost = pop_all().lease("150 ms").run(&first).await?;
         assert_eq!(lost.len(), 3);
         let lease = lost[0].lease()?;
         let id = |index: usize| lost[index].message_id;
@@ -71,7 +37,7 @@ async fn what_a_lost_lease_held_comes_to_another_message_by_message() -> Result<
         first.query("SELECT queen_extend($1)", &[&lease]).await.fails_with("QN001")?;
 
         // A refusal reaches its client a moment before the locks of its transaction are gone.
-        let again = pop().batch(1).wait("5 s").one(&second).await?;
+        let again = pop_all().batch(1).wait("5 s").one(&second).await?;
         let taken = lost.iter().position(|one| one.message_id == again.message_id);
         let taken = taken.expect("one of those");
         assert_eq!(again.delivery_attempt, lost[taken].delivery_attempt + 1);
@@ -88,7 +54,7 @@ async fn what_a_lost_lease_held_comes_to_another_message_by_message() -> Result<
             sweep(&second).await?;
             // Completed by another lease: never a silent success.
             of(taken).run(&first).await.fails_with("QN002")?;
-            let rest = pop().run(&second).await?;
+            let rest = pop_all().run(&second).await?;
             assert_eq!(rest.len(), 2);
             complete(&second, &rest).await?;
             Ack::all(lease).run(&first).await.fails_with("QN002")?;
@@ -96,18 +62,18 @@ async fn what_a_lost_lease_held_comes_to_another_message_by_message() -> Result<
             assert_eq!(Ack::all(again.lease()?).status("retry").run(&second).await?.settled, 1);
         }
     }
-    assert_eq!(pending(&first).await?, 0);
+    assert_eq!(figures(&first).await?.0, 0);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_ack_counts_in_already_also_after_sweeps() -> Result<()> {
-    let (_db, session) = prepared("", 0).await?;
+    let (_db, [session]) = prepared("", 0).await?;
     for (from, size) in [(1, 1), (2, 1), (3, 6), (9, 6)] {
         let ids = (0..size).map(|k| (k % 2 == 0).then(|| format!("t{}", from + k)));
         let batch = PushBatch::new("q", (from..from + size).map(n).collect()).ids(ids.collect());
         batch.run(&session).await?;
-        let held = pop().lease("2 s").run(&session).await?;
+        let held = pop_all().lease("2 s").run(&session).await?;
         let (lease, total) = (held[0].lease()?, size as i32);
         assert_eq!(held.len(), size as usize);
         let by_id = Ack::messages(lease, held.iter().map(|one| one.message_id));
@@ -141,20 +107,20 @@ async fn a_repeated_ack_counts_in_already_also_after_sweeps() -> Result<()> {
         // Long after, when others have gone on.
         expiry(&session, &held[0]).await?;
         Push::new("q", n(100)).run(&session).await?;
-        complete(&session, &pop().run(&session).await?).await?;
+        complete(&session, &pop_all().run(&session).await?).await?;
         sweep(&session).await?;
         assert_eq!(by_id.run(&session).await?, repeated);
         assert_eq!(Ack::all(lease).run(&session).await?, repeated);
     }
-    assert_eq!(session.count("SELECT count(*) FROM queen_mq.claim").await?, 0);
+    assert_eq!(claims(&session).await?, 0);
     Ok(())
 }
 
 /// Also when the messages themselves are gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_ack_is_answered_when_the_log_has_been_cut() -> Result<()> {
-    let (_db, session) = prepared(", completed_retention => '1 us'", 3).await?;
-    let held = pop().run(&session).await?;
+    let (_db, [session]) = prepared(", completed_retention => '1 us'", 3).await?;
+    let held = pop_all().run(&session).await?;
     let lease = held[0].lease()?;
     complete(&session, &held).await?;
     sweep(&session).await?;
@@ -167,12 +133,12 @@ async fn a_repeated_ack_is_answered_when_the_log_has_been_cut() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_id_that_two_messages_have_settles_both() -> Result<()> {
-    let (_db, session) = prepared(", dedup_window => '0'", 0).await?;
+    let (_db, [session]) = prepared(", dedup_window => '0'", 0).await?;
     for is_swept in [false, true] {
         for (number, id) in [(1, "x"), (2, "y"), (3, "x")] {
             assert_eq!(Push::new("q", n(number)).id(id).run(&session).await?.status, "queued");
         }
-        let held = pop().run(&session).await?;
+        let held = pop_all().run(&session).await?;
         assert_eq!(numbers(&held), [1, 2, 3]);
         let lease = held[0].lease()?;
         if is_swept {
@@ -186,16 +152,16 @@ async fn an_id_that_two_messages_have_settles_both() -> Result<()> {
         }
         assert_eq!(Ack::ids(lease, ["x", "y"]).run(&session).await?, counts(1, 2, true));
         assert_eq!(both.run(&session).await?, counts(0, 2, true));
-        assert_eq!(pending(&session).await?, 0);
+        assert_eq!(figures(&session).await?.0, 0);
     }
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_and_unknown_leases_are_refused() -> Result<()> {
-    let (_db, session) = prepared("", 4).await?;
-    let mine = pop().batch(2).run(&session).await?;
-    let theirs = pop().batch(1).one(&session).await?;
+    let (_db, [session]) = prepared("", 4).await?;
+    let mine = pop_all().batch(2).run(&session).await?;
+    let theirs = pop_all().batch(1).one(&session).await?;
     let lease = mine[0].lease()?;
     for foreign in [theirs.message_id, theirs.message_id + 1, i64::from(i32::MAX)] {
         let ack = Ack::messages(lease, [mine[0].message_id, foreign]);
@@ -207,14 +173,14 @@ async fn foreign_and_unknown_leases_are_refused() -> Result<()> {
     Ack::messages(Uuid::new_v4(), [theirs.message_id]).run(&session).await.fails_with("QN003")?;
     complete(&session, &mine).await?;
     complete(&session, &[theirs]).await?;
-    assert_eq!(pending(&session).await?, 1);
+    assert_eq!(figures(&session).await?.0, 1);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_extended_lease_holds_all_that_is_left_in_it() -> Result<()> {
-    let (_db, session) = prepared(", retry_delay => '1 hour'", 10).await?;
-    let held = pop().lease("800 ms").run(&session).await?;
+    let (_db, [session]) = prepared(", retry_delay => '1 hour'", 10).await?;
+    let held = pop_all().lease("800 ms").run(&session).await?;
     assert_eq!(held.len(), 10);
     let lease = held[0].lease()?;
     let id = |index: usize| held[index].message_id;
@@ -228,30 +194,30 @@ async fn an_extended_lease_holds_all_that_is_left_in_it() -> Result<()> {
     assert!(until > held[0].expires_at()? + Duration::from_secs(20));
     assert_eq!(extend("1 ms").await?, until, "it never shortens");
     expiry(&session, &held[0]).await?;
-    assert_eq!(pop().run(&session).await?, []);
+    assert_eq!(pop_all().run(&session).await?, []);
     let sql =
         "SELECT count(*) FROM queen_leases WHERE messages = 8 AND expires_at > clock_timestamp()";
     assert_eq!(session.count(sql).await?, 1);
     sweep(&session).await?;
-    assert_eq!(pop().run(&session).await?, []);
+    assert_eq!(pop_all().run(&session).await?, []);
     let rest = Ack::all(lease).run(&session).await?;
     assert_eq!((rest.settled, rest.lease_released), (8, true));
     session.query("SELECT queen_extend($1)", &[&lease]).await.fails_with("QN004")?;
-    assert_eq!(pending(&session).await?, 1);
+    assert_eq!(figures(&session).await?.0, 1);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_extended_lease_ends_when_it_was_said_to() -> Result<()> {
-    let (_db, session) = prepared("", 10).await?;
-    let held = pop().lease("100 ms").run(&session).await?;
+    let (_db, [session]) = prepared("", 10).await?;
+    let held = pop_all().lease("100 ms").run(&session).await?;
     let mut last = held[9].clone();
     let lease = last.lease()?;
     let sql = "SELECT queen_extend($1, '400 ms')";
     last.lease_expires_at = Some(session.query_one(sql, &[&lease]).await?.get(0));
     expiry(&session, &last).await?;
     session.query(sql, &[&lease]).await.fails_with("QN001")?;
-    let again = pop().run(&session).await?;
+    let again = pop_all().run(&session).await?;
     assert_eq!(sorted(&again), (1..=10).collect::<Vec<_>>());
     assert!(again.iter().all(|one| one.delivery_attempt == 2));
     session.query(sql, &[&lease]).await.fails_with("QN002")?;
@@ -260,8 +226,8 @@ async fn an_extended_lease_ends_when_it_was_said_to() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mixed_set_is_settled_as_one_and_the_rest_stays() -> Result<()> {
-    let (_db, session) = prepared(", retry_limit => 1", 7).await?;
-    let held = pop().run(&session).await?;
+    let (_db, [session]) = prepared(", retry_limit => 1", 7).await?;
+    let held = pop_all().run(&session).await?;
     let lease = held[0].lease()?;
     let id = |number: usize| held[number - 1].message_id;
     let results = json!([
@@ -275,7 +241,7 @@ async fn a_mixed_set_is_settled_as_one_and_the_rest_stays() -> Result<()> {
     let mut spoilt = results.clone();
     spoilt[0]["messageId"] = json!(id(7) + 1);
     settle(&session, lease, &spoilt).await.fails_with("QN004")?;
-    assert_eq!(pop().run(&session).await?, []);
+    assert_eq!(pop_all().run(&session).await?, []);
 
     let outcomes = settle(&session, lease, &results).await?;
     let mut outcomes: Vec<(i64, String)> =
@@ -288,7 +254,7 @@ async fn a_mixed_set_is_settled_as_one_and_the_rest_stays() -> Result<()> {
     let repeated = json!([{ "messageId": id(1), "status": "completed" }]);
     assert_eq!(settle(&session, lease, &repeated).await?[0].outcome, "already");
 
-    let back = pop().run(&session).await?;
+    let back = pop_all().run(&session).await?;
     assert_eq!(sorted(&back), [2, 3]);
     assert!(back.iter().all(|one| one.delivery_attempt == 2));
     assert_eq!(Ack::all(lease).run(&session).await?.settled, 2, "6 and 7");
@@ -302,20 +268,20 @@ async fn a_mixed_set_is_settled_as_one_and_the_rest_stays() -> Result<()> {
         let expected = if row.message_id == id(2) { "dead_lettered" } else { "failed" };
         assert_eq!(row.outcome, expected);
     }
-    let last = pop().one(&session).await?;
+    let last = pop_all().one(&session).await?;
     assert_eq!((&last.payload, last.delivery_attempt), (&n(3), 3));
     complete(&session, &[last]).await?;
     let sql = "SELECT array_agg(error ORDER BY message_id) FROM queen_dead_letters";
     let errors: Vec<String> = session.query_one(sql, &[]).await?.get(0);
     assert_eq!(errors, ["again", "four"]);
-    assert_eq!(pending(&session).await?, 0);
+    assert_eq!(figures(&session).await?.0, 0);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_settles_and_is_fenced() -> Result<()> {
-    let (_db, session) = prepared(", retry_delay => '1 hour'", 4).await?;
-    let held = pop().run(&session).await?;
+    let (_db, [session]) = prepared(", retry_delay => '1 hour'", 4).await?;
+    let held = pop_all().run(&session).await?;
     let lease = held[0].lease()?.to_string();
     let commit = async |operations: &Value| -> Result<Value> {
         let kv = json!([{ "op": "put", "ns": "unordered", "key": "effect", "value": operations,
@@ -337,7 +303,7 @@ async fn a_bundle_settles_and_is_fenced() -> Result<()> {
         assert_eq!(got, [&json!(1), &json!(0), &json!(false)], "{answer}");
     }
     assert_eq!(marker(&session, "unordered", "effect").await?, Some(mixed));
-    assert_eq!(pop().run(&session).await?, [], "2 waits, 3 and 4 are held");
+    assert_eq!(pop_all().run(&session).await?, [], "2 waits, 3 and 4 are held");
 
     let foreign = json!([{ "type": "ack", "leaseId": lease, "messageId": held[1].message_id }]);
     assert_eq!(commit(&foreign).await?["reason"], "message_not_in_lease");
@@ -347,15 +313,15 @@ async fn a_bundle_settles_and_is_fenced() -> Result<()> {
     assert_eq!([&result["settled"], &result["leaseReleased"]], [&json!(2), &json!(true)]);
 
     Push::new("q", n(5)).run(&session).await?;
-    let short = pop().lease("100 ms").one(&session).await?;
+    let short = pop_all().lease("100 ms").one(&session).await?;
     expiry(&session, &short).await?;
     let late = json!([{ "type": "ack", "leaseId": short.lease()?.to_string() }]);
     assert_eq!(commit(&late).await?["reason"], "lease_expired");
-    let again = pop().one(&session).await?;
+    let again = pop_all().one(&session).await?;
     assert_eq!(commit(&late).await?["reason"], "lease_superseded");
     assert_eq!(marker(&session, "unordered", "effect").await?, Some(rest), "nothing else happened");
     complete(&session, &[again]).await?;
-    assert_eq!(pending(&session).await?, 1);
+    assert_eq!(figures(&session).await?.0, 1);
     Ok(())
 }
 
@@ -363,7 +329,7 @@ async fn a_bundle_settles_and_is_fenced() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_leases_of_a_message_never_overlap() -> Result<()> {
     const MESSAGES: usize = 60;
-    let (db, _) = prepared("", MESSAGES as i64).await?;
+    let (db, [_]) = prepared("", MESSAGES as i64).await?;
     let mut workers = JoinSet::new();
     for worker in 0..6 {
         let session = db.session().await?;
@@ -372,7 +338,7 @@ async fn the_leases_of_a_message_never_overlap() -> Result<()> {
             for round in 0..150 {
                 let length = TimeDelta::milliseconds(20 + (worker * 31 + round * 7) % 40);
                 let lease = format!("{} ms", length.num_milliseconds());
-                for one in pop().batch(20).lease(lease).run(&session).await? {
+                for one in pop_all().batch(20).lease(lease).run(&session).await? {
                     let end = one.lease_expires_at.context("a lease has an end")?;
                     leases.push((one.message_id, end - length, end, one.delivery_attempt));
                 }

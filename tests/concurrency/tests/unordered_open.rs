@@ -4,17 +4,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use queen_tests::unordered::{SOON, figures, pop_all, push, sweep};
 use queen_tests::{
-    Ack, Fails, Message, Pop, Push, PushBatch, Session, TestDb, at_once, complete, drain,
-    eventually, expiry, n, numbers,
+    Ack, Fails, Message, Push, Session, TestDb, at_once, complete, drain, eventually, expiry, n,
+    numbers, sorted,
 };
 
-const SOON: Duration = Duration::from_secs(10);
 const CROWD: usize = 64;
-
-fn pop() -> Pop {
-    Pop::new("q").group("g").mode("all").batch(100).partitions(100)
-}
 
 /// A queue without order, with further options, and messages 1, 2, … in one push; the second session
 /// has popped before, and must be answered within half a second.
@@ -23,36 +19,11 @@ async fn prepared(options: &str, messages: i64) -> Result<(TestDb, Session, Sess
     let [open, other] = db.sessions().await?;
     other.run(&format!("SELECT queen_configure('q', ordering => 'none'{options})")).await?;
     Push::new("q", n(0)).run(&other).await?;
-    complete(&other, &pop().run(&other).await?).await?;
-    push(&other, 1, messages).await?;
+    complete(&other, &pop_all().run(&other).await?).await?;
+    push(&other, "Default", 1, messages).await?;
     other.run("SELECT * FROM queen_groups, queen_leases; SELECT queen_sweep(1000)").await?;
     other.be_prompt().await?;
     Ok((db, open, other))
-}
-
-async fn push(session: &Session, from: i64, to: i64) -> Result<()> {
-    PushBatch::new("q", (from..=to).map(n).collect()).run(session).await?;
-    Ok(())
-}
-
-fn sorted(messages: &[Message]) -> Vec<i64> {
-    let mut numbers = numbers(messages);
-    numbers.sort_unstable();
-    numbers
-}
-
-/// pending, in_flight and retrying of the group.
-async fn figures(session: &Session) -> Result<(i64, i64, i64)> {
-    let sql = "SELECT pending, in_flight, retrying FROM queen_groups WHERE consumer_group = 'g'";
-    let row = session.row(sql, &[]).await?;
-    Ok((row.get(0), row.get(1), row.get(2)))
-}
-
-async fn sweep(session: &Session) -> Result<()> {
-    for _ in 0..3 {
-        session.run("SELECT queen_sweep(1000)").await?;
-    }
-    Ok(())
 }
 
 /// 64 messages in one partition, pushed together or singly.
@@ -61,7 +32,7 @@ async fn crowded(db: &TestDb, is_batch: bool) -> Result<Session> {
     session.run("SELECT queen_configure('q', ordering => 'none')").await?;
     session.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
     if is_batch {
-        push(&session, 1, CROWD as i64).await?;
+        push(&session, "Default", 1, CROWD as i64).await?;
     } else {
         for number in 1..=CROWD as i64 {
             Push::new("q", n(number)).run(&session).await?;
@@ -82,12 +53,12 @@ async fn sixty_four_open_pops_get_different_messages_of_one_partition() -> Resul
         for consumer in &consumers {
             // Whoever waited for another one would wait for ever.
             consumer.run("SET statement_timeout = '3 s'; BEGIN").await?;
-            held.push(pop().batch(1).one(consumer).await?);
+            held.push(pop_all().batch(1).one(consumer).await?);
         }
         assert_eq!(sorted(&held), (1..=CROWD as i64).collect::<Vec<_>>());
         assert!(held.iter().all(|one| one.delivery_attempt == 1));
         watcher.be_prompt().await?;
-        assert_eq!(pop().run(&watcher).await?, []);
+        assert_eq!(pop_all().run(&watcher).await?, []);
         assert_eq!(figures(&watcher).await?, (64, 0, 0));
         for consumer in &consumers {
             consumer.run("COMMIT").await?;
@@ -99,9 +70,9 @@ async fn sixty_four_open_pops_get_different_messages_of_one_partition() -> Resul
             complete(consumer, &[message]).await?;
         }
         assert_eq!(figures(&watcher).await?, (0, 0, 0));
-        assert_eq!(pop().run(&watcher).await?, []);
+        assert_eq!(pop_all().run(&watcher).await?, []);
         sweep(&watcher).await?;
-        assert_eq!(pop().run(&watcher).await?, []);
+        assert_eq!(pop_all().run(&watcher).await?, []);
     }
     Ok(())
 }
@@ -115,7 +86,7 @@ async fn sixty_four_pops_at_once_share_them_too() -> Result<()> {
             session.run("SET statement_timeout = '5 s'; BEGIN").await?;
             let began = Instant::now();
             let message = loop {
-                if let Some(message) = pop().batch(1).run(&session).await?.pop() {
+                if let Some(message) = pop_all().batch(1).run(&session).await?.pop() {
                     break message;
                 }
                 ensure!(began.elapsed() < SOON, "there is one for each");
@@ -146,20 +117,20 @@ async fn sixty_four_pops_at_once_share_them_too() -> Result<()> {
 async fn an_open_pop_hides_what_it_took_and_nothing_else() -> Result<()> {
     let (_db, open, other) = prepared("", 10).await?;
     open.run("BEGIN").await?;
-    let held = pop().batch(3).run(&open).await?;
+    let held = pop_all().batch(3).run(&open).await?;
     assert_eq!(numbers(&held), [1, 2, 3]);
-    let came = pop().run(&other).await?;
+    let came = pop_all().run(&other).await?;
     assert_eq!(numbers(&came), (4..=10).collect::<Vec<_>>());
-    assert_eq!(pop().run(&other).await?, []);
+    assert_eq!(pop_all().run(&other).await?, []);
     Push::new("q", n(11)).run(&other).await?;
-    let next = pop().run(&other).await?;
+    let next = pop_all().run(&other).await?;
     assert_eq!(numbers(&next), [11]);
     // Other groups have messages of their own.
-    assert_eq!(pop().group("h").run(&other).await?.len(), 12);
+    assert_eq!(pop_all().group("h").run(&other).await?.len(), 12);
     complete(&other, &next).await?;
     other.run("SELECT queen_sweep(1000)").await?;
     open.run("COMMIT").await?;
-    assert_eq!(pop().run(&other).await?, [], "the lease holds after the commit");
+    assert_eq!(pop_all().run(&other).await?, [], "the lease holds after the commit");
     complete(&open, &held).await?;
     complete(&other, &came).await?;
     assert_eq!(figures(&other).await?, (0, 0, 0));
@@ -169,7 +140,7 @@ async fn an_open_pop_hides_what_it_took_and_nothing_else() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_ack_holds_no_pop_up() -> Result<()> {
     let (_db, open, other) = prepared("", 6).await?;
-    let held = pop().batch(4).lease("1 h").run(&open).await?;
+    let held = pop_all().batch(4).lease("1 h").run(&open).await?;
     let lease = held[0].lease()?;
     for end in ["ROLLBACK", "COMMIT"] {
         open.run("BEGIN").await?;
@@ -178,18 +149,18 @@ async fn an_open_ack_holds_no_pop_up() -> Result<()> {
             assert_eq!(ack.run(&open).await?.settled, 1);
         }
         if end == "ROLLBACK" {
-            assert_eq!(numbers(&pop().batch(1).auto_ack().run(&other).await?), [5]);
+            assert_eq!(numbers(&pop_all().batch(1).auto_ack().run(&other).await?), [5]);
         }
         Push::new("q", n(7)).run(&other).await?;
-        let came = pop().run(&other).await?;
+        let came = pop_all().run(&other).await?;
         assert_eq!(numbers(&came), if end == "COMMIT" { vec![7] } else { vec![6, 7] });
         assert_eq!(figures(&other).await?.0, 4 + came.len() as i64);
         other.run("SELECT queen_sweep(1000)").await?;
-        assert_eq!(pop().run(&other).await?, []);
+        assert_eq!(pop_all().run(&other).await?, []);
         open.run(end).await?;
         complete(&other, &came).await?;
     }
-    let back = pop().run(&other).await?;
+    let back = pop_all().run(&other).await?;
     assert_eq!(sorted(&back), [2, 3]);
     assert!(back.iter().all(|one| one.delivery_attempt == 2));
     complete(&other, &back).await?;
@@ -200,20 +171,20 @@ async fn an_open_ack_holds_no_pop_up() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_sweep_holds_no_pop_up() -> Result<()> {
     let (_db, open, other) = prepared(", completed_retention => '1 us'", 20).await?;
-    let done = pop().batch(5).run(&other).await?;
+    let done = pop_all().batch(5).run(&other).await?;
     complete(&other, &done).await?;
-    let held = pop().batch(2).run(&other).await?;
-    let lapsed = pop().batch(3).lease("1 ms").run(&other).await?;
+    let held = pop_all().batch(2).run(&other).await?;
+    let lapsed = pop_all().batch(3).lease("1 ms").run(&other).await?;
     expiry(&other, &lapsed[0]).await?;
     open.run("BEGIN").await?;
     sweep(&open).await?;
-    let came = pop().batch(10).run(&other).await?;
+    let came = pop_all().batch(10).run(&other).await?;
     ensure!(!came.is_empty(), "nothing came beside an open sweep");
     Push::new("q", n(21)).run(&other).await?;
     open.run("COMMIT").await?;
     complete(&other, &held).await?;
     complete(&other, &came).await?;
-    let rest = drain(&other, &pop(), 14 - came.len(), SOON).await?;
+    let rest = drain(&other, &pop_all(), 14 - came.len(), SOON).await?;
     assert_eq!(sorted(&[came, rest].concat()), (8..=21).collect::<Vec<_>>());
     assert_eq!(figures(&other).await?, (0, 0, 0));
     Ok(())
@@ -231,28 +202,28 @@ async fn a_rolled_back_pop_leaves_its_messages_free_at_once() -> Result<()> {
         ("SAVEPOINT s", "ROLLBACK", false),
     ] {
         open.run(begin).await?;
-        let held = pop().batch(2).run(&open).await?;
+        let held = pop_all().batch(2).run(&open).await?;
         assert_eq!(numbers(&held), [1, 2], "{begin}");
-        let rest = pop().run(&open).await?;
+        let rest = pop_all().run(&open).await?;
         assert_eq!(numbers(&rest), [3], "it holds the others itself");
         Ack::all(rest[0].lease()?).failed("undone").run(&open).await?;
         Ack::messages(held[0].lease()?, [held[0].message_id]).run(&open).await?;
-        assert_eq!(pop().run(&other).await?, []);
+        assert_eq!(pop_all().run(&other).await?, []);
         open.run(undo).await?;
         Ack::all(held[0].lease()?).run(&other).await.fails_with("QN003")?;
         // To others first, and to itself.
         for (session, is_open) in [(&other, false), (&open, is_open)] {
             session.run(if is_open { "SAVEPOINT again" } else { "BEGIN" }).await?;
-            let again = pop().run(session).await?;
+            let again = pop_all().run(session).await?;
             assert_eq!(numbers(&again), [1, 2, 3], "{begin}");
             assert!(again.iter().all(|one| one.delivery_attempt == 1), "{begin}");
             session.run(if is_open { "ROLLBACK TO SAVEPOINT again" } else { "ROLLBACK" }).await?;
         }
     }
-    let came = pop().run(&other).await?;
+    let came = pop_all().run(&other).await?;
     assert_eq!(numbers(&came), [1, 2, 3]);
     complete(&other, &came).await?;
-    assert_eq!(pop().run(&open).await?, []);
+    assert_eq!(pop_all().run(&open).await?, []);
     Ok(())
 }
 
@@ -260,18 +231,18 @@ async fn a_rolled_back_pop_leaves_its_messages_free_at_once() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolled_back_redelivery_is_not_counted() -> Result<()> {
     let (_db, open, other) = prepared("", 2).await?;
-    let first = pop().run(&other).await?;
+    let first = pop_all().run(&other).await?;
     Ack::all(first[0].lease()?).status("retry").run(&other).await?;
     for undo in ["ROLLBACK", "ROLLBACK TO SAVEPOINT s; COMMIT"] {
         open.run("BEGIN; SAVEPOINT s").await?;
-        let again = pop().run(&open).await?;
+        let again = pop_all().run(&open).await?;
         assert_eq!(sorted(&again), [1, 2]);
         assert!(again.iter().all(|one| one.delivery_attempt == 2));
         Ack::messages(again[0].lease()?, [again[0].message_id]).run(&open).await?;
-        assert_eq!(pop().run(&other).await?, []);
+        assert_eq!(pop_all().run(&other).await?, []);
         open.run(undo).await?;
     }
-    let again = pop().run(&other).await?;
+    let again = pop_all().run(&other).await?;
     assert_eq!(sorted(&again), [1, 2]);
     assert!(again.iter().all(|one| one.delivery_attempt == 2));
     complete(&other, &again).await
@@ -281,10 +252,10 @@ async fn a_rolled_back_redelivery_is_not_counted() -> Result<()> {
 async fn a_killed_backend_frees_what_it_had_popped() -> Result<()> {
     let (db, victim, other) = prepared("", 5).await?;
     victim.run("BEGIN").await?;
-    assert_eq!(numbers(&pop().batch(3).run(&victim).await?), [1, 2, 3]);
-    let rest = pop().run(&other).await?;
+    assert_eq!(numbers(&pop_all().batch(3).run(&victim).await?), [1, 2, 3]);
+    let rest = pop_all().run(&other).await?;
     assert_eq!(numbers(&rest), [4, 5]);
-    assert_eq!(pop().run(&other).await?, []);
+    assert_eq!(pop_all().run(&other).await?, []);
     let pid = victim.pid();
     other.query("SELECT pg_terminate_backend($1)", &[&pid]).await?;
     eventually("end of the backend", SOON, async || {
@@ -292,7 +263,7 @@ async fn a_killed_backend_frees_what_it_had_popped() -> Result<()> {
         Ok((other.count(&sql).await? == 0).then_some(()))
     })
     .await?;
-    let again = pop().run(&db.session().await?).await?;
+    let again = pop_all().run(&db.session().await?).await?;
     assert_eq!(numbers(&again), [1, 2, 3]);
     assert!(again.iter().all(|one| one.delivery_attempt == 1));
     complete(&other, &again).await?;
@@ -304,17 +275,17 @@ async fn a_prepared_pop_holds_until_it_is_decided() -> Result<()> {
     let (db, open, other) = prepared("", 4).await?;
     for (how, left) in [("ROLLBACK", vec![1, 2, 3, 4]), ("COMMIT", vec![3, 4])] {
         open.run("BEGIN").await?;
-        let held = pop().batch(2).run(&open).await?;
+        let held = pop_all().batch(2).run(&open).await?;
         assert_eq!(numbers(&held), [1, 2]);
         assert!(held.iter().all(|one| one.delivery_attempt == 1));
         open.run(&format!("PREPARE TRANSACTION '{}'", db.name())).await?;
         other.run("BEGIN").await?;
-        assert_eq!(numbers(&pop().run(&other).await?), [3, 4]);
-        assert_eq!(pop().run(&other).await?, []);
+        assert_eq!(numbers(&pop_all().run(&other).await?), [3, 4]);
+        assert_eq!(pop_all().run(&other).await?, []);
         other.run("ROLLBACK; SELECT queen_sweep(1000)").await?;
         other.run(&format!("{how} PREPARED '{}'", db.name())).await?;
         other.run("BEGIN").await?;
-        assert_eq!(numbers(&pop().run(&other).await?), left, "after {how}");
+        assert_eq!(numbers(&pop_all().run(&other).await?), left, "after {how}");
         other.run("ROLLBACK").await?;
         let ack = Ack::all(held[0].lease()?);
         if how == "ROLLBACK" {
@@ -326,11 +297,11 @@ async fn a_prepared_pop_holds_until_it_is_decided() -> Result<()> {
         Ack::messages(held[0].lease()?, [held[0].message_id]).run(&open).await?;
         Ack::messages(held[0].lease()?, [held[1].message_id]).failed("no").run(&open).await?;
         open.run(&format!("PREPARE TRANSACTION '{}'", db.name())).await?;
-        complete(&other, &pop().run(&other).await?).await?;
-        assert_eq!(pop().run(&other).await?, []);
+        complete(&other, &pop_all().run(&other).await?).await?;
+        assert_eq!(pop_all().run(&other).await?, []);
         other.run(&format!("COMMIT PREPARED '{}'", db.name())).await?;
     }
-    let back = pop().one(&other).await?;
+    let back = pop_all().one(&other).await?;
     assert_eq!((&back.payload, back.delivery_attempt), (&n(2), 2));
     complete(&other, &[back]).await?;
     assert_eq!(figures(&other).await?, (0, 0, 0));
@@ -343,40 +314,40 @@ async fn a_lease_that_ran_out_before_its_commit_is_found_again() -> Result<()> {
     for is_busy in [false, true] {
         let (_db, open, other) = prepared("", 5).await?;
         open.run("BEGIN").await?;
-        let held = pop().batch(1).lease("100 ms").one(&open).await?;
+        let held = pop_all().batch(1).lease("100 ms").one(&open).await?;
         assert_eq!(held.payload, n(1));
         // One that is settled in time, and one that is extended.
-        complete(&open, &pop().batch(1).lease("100 ms").run(&open).await?).await?;
-        let extended = pop().batch(1).lease("100 ms").one(&open).await?;
+        complete(&open, &pop_all().batch(1).lease("100 ms").run(&open).await?).await?;
+        let extended = pop_all().batch(1).lease("100 ms").one(&open).await?;
         open.query("SELECT queen_extend($1, '1 h')", &[&extended.lease()?]).await?;
         expiry(&other, &extended).await?;
-        let rest = pop().run(&other).await?;
+        let rest = pop_all().run(&other).await?;
         assert_eq!(numbers(&rest), [4, 5]);
         complete(&other, &rest).await?;
-        assert_eq!(pop().run(&other).await?, []);
+        assert_eq!(pop_all().run(&other).await?, []);
         if is_busy {
             for round in 0..20 {
-                push(&other, 100, 109).await?;
+                push(&other, "Default", 100, 109).await?;
                 Push::new("q", n(110)).partition(format!("p{round}")).run(&other).await?;
-                drain(&other, &pop().batch(4).partitions(2), 11, SOON).await?;
+                drain(&other, &pop_all().batch(4).partitions(2), 11, SOON).await?;
                 if round % 5 == 4 {
                     sweep(&other).await?;
                 }
             }
-            assert_eq!(pop().run(&other).await?, []);
+            assert_eq!(pop_all().run(&other).await?, []);
         }
         assert_eq!(figures(&other).await?.0, 3);
         open.run("COMMIT").await?;
         // Nobody has it any more.
         Ack::all(held.lease()?).run(&other).await.fails_with("QN001")?;
-        let again = pop().one(&other).await?;
+        let again = pop_all().one(&other).await?;
         assert_eq!((&again.payload, again.delivery_attempt), (&n(1), 2));
         Ack::all(held.lease()?).run(&open).await.fails_with("QN002")?;
         complete(&other, &[again]).await?;
         assert_eq!(figures(&other).await?, (1, 1, 0));
         complete(&open, &[extended]).await?;
         sweep(&other).await?;
-        assert_eq!((pop().run(&other).await?, figures(&other).await?), (vec![], (0, 0, 0)));
+        assert_eq!((pop_all().run(&other).await?, figures(&other).await?), (vec![], (0, 0, 0)));
     }
     Ok(())
 }
@@ -384,20 +355,20 @@ async fn a_lease_that_ran_out_before_its_commit_is_found_again() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_that_fell_due_before_its_commit_is_found_again() -> Result<()> {
     let (_db, open, other) = prepared(", retry_delay => '100 ms'", 3).await?;
-    let held = pop().lease("1 h").run(&open).await?;
+    let held = pop_all().lease("1 h").run(&open).await?;
     let lease = held[0].lease()?;
     open.run("BEGIN").await?;
     Ack::messages(lease, [held[0].message_id]).failed("no").run(&open).await?;
     Ack::messages(lease, [held[1].message_id]).status("retry").run(&open).await?;
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(300) {
-        push(&other, 10, 12).await?;
-        assert_eq!(drain(&other, &pop(), 3, SOON).await?.len(), 3);
+        push(&other, "Default", 10, 12).await?;
+        assert_eq!(drain(&other, &pop_all(), 3, SOON).await?.len(), 3);
     }
     sweep(&other).await?;
-    assert_eq!(pop().run(&other).await?, []);
+    assert_eq!(pop_all().run(&other).await?, []);
     open.run("COMMIT").await?;
-    let again = pop().run(&other).await?;
+    let again = pop_all().run(&other).await?;
     assert_eq!(sorted(&again), [1, 2]);
     assert!(again.iter().all(|one| one.delivery_attempt == 2));
     complete(&other, &again).await?;

@@ -1,77 +1,27 @@
 //! Groups without order in REPEATABLE READ: an older snapshot delivers nothing twice.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
-use queen_tests::{
-    Ack, Fails, Message, Pop, Push, PushBatch, Session, Settled, TestDb, complete, drain, n,
-    numbers,
-};
-
-const SOON: Duration = Duration::from_secs(10);
-
-fn pop() -> Pop {
-    Pop::new("q").group("g").mode("all").batch(100).partitions(100)
-}
-
-/// A queue without order, with further options, messages 1, 2, … in one push, and two sessions.
-async fn prepared(options: &str, messages: i64) -> Result<(TestDb, Session, Session)> {
-    let db = TestDb::fresh().await?;
-    let [session, other] = db.sessions().await?;
-    other.run(&format!("SELECT queen_configure('q', ordering => 'none'{options})")).await?;
-    other.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
-    push(&other, 1, messages).await?;
-    Ok((db, session, other))
-}
-
-async fn push(session: &Session, from: i64, to: i64) -> Result<()> {
-    PushBatch::new("q", (from..=to).map(n).collect()).run(session).await?;
-    Ok(())
-}
-
-fn sorted(messages: &[Message]) -> Vec<i64> {
-    let mut numbers = numbers(messages);
-    numbers.sort_unstable();
-    numbers
-}
-
-/// pending, in_flight and retrying of the group.
-async fn figures(session: &Session) -> Result<(i64, i64, i64)> {
-    let sql = "SELECT pending, in_flight, retrying FROM queen_groups WHERE consumer_group = 'g'";
-    let row = session.row(sql, &[]).await?;
-    Ok((row.get(0), row.get(1), row.get(2)))
-}
-
-async fn sweep(session: &Session) -> Result<()> {
-    for _ in 0..3 {
-        session.run("SELECT queen_sweep(1000)").await?;
-    }
-    Ok(())
-}
-
-/// A transaction whose snapshot is taken now.
-async fn begin(session: &Session) -> Result<()> {
-    Ok(session.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class").await?)
-}
+use queen_tests::unordered::{SOON, figures, pop_all, prepared, push, sweep};
+use queen_tests::{Ack, Fails, Push, complete, counts, drain, n, numbers, sorted};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_in_repeatable_read_works_without_a_conflict() -> Result<()> {
-    let (_db, session, other) = prepared("", 3).await?;
-    begin(&session).await?;
+    let (_db, [session, other]) = prepared("", 3).await?;
+    session.begin_snapshot().await?;
     Push::new("q", n(4)).run(&other).await?;
-    let came = pop().run(&session).await?;
+    let came = pop_all().run(&session).await?;
     assert_eq!(numbers(&came), [1, 2, 3], "as the snapshot shows");
-    let counts = Settled { settled: 1, already: 0, dead_lettered: 0, lease_released: false };
+    let counts = counts(1, 0, false);
     let ack = Ack::messages(came[0].lease()?, [came[0].message_id]);
     assert_eq!(ack.run(&session).await?, counts);
     let ack = Ack::messages(came[0].lease()?, [came[1].message_id]).failed("no");
     assert_eq!(ack.run(&session).await?, counts);
     Push::new("q", n(5)).run(&session).await?;
     // Beside it, others go on with the rest.
-    let next = pop().run(&other).await?;
+    let next = pop_all().run(&other).await?;
     assert_eq!(numbers(&next), [4]);
     session.run("COMMIT").await?;
-    assert_eq!(sorted(&pop().run(&other).await?), [2, 5]);
+    assert_eq!(sorted(&pop_all().run(&other).await?), [2, 5]);
     assert_eq!(figures(&other).await?, (4, 4, 0));
     Ok(())
 }
@@ -79,19 +29,19 @@ async fn a_step_in_repeatable_read_works_without_a_conflict() -> Result<()> {
 /// Another message, nothing, or a conflict: but never one that others were given since.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_snapshot_delivers_nothing_twice() -> Result<()> {
-    let (_db, session, other) = prepared(", retry_delay => '1 hour'", 0).await?;
+    let (_db, [session, other]) = prepared(", retry_delay => '1 hour'", 0).await?;
     let (mut completed, mut failed) = (Vec::new(), 0);
     for round in 0..24 {
         let base = 4 * round + 1;
         if round % 2 == 0 {
-            push(&other, base, base + 3).await?;
+            push(&other, "Default", base, base + 3).await?;
         } else {
             for number in base..base + 4 {
                 Push::new("q", n(number)).run(&other).await?;
             }
         }
-        begin(&session).await?;
-        let taken = pop().batch(2).run(&other).await?;
+        session.begin_snapshot().await?;
+        let taken = pop_all().batch(2).run(&other).await?;
         assert_eq!(taken.len(), 2, "round {round}");
         let lease = taken[0].lease()?;
         let second = Ack::messages(lease, [taken[1].message_id]);
@@ -106,7 +56,7 @@ async fn an_older_snapshot_delivers_nothing_twice() -> Result<()> {
         if round % 3 == 0 {
             sweep(&other).await?;
         }
-        match pop().batch(3).run(&session).await {
+        match pop_all().batch(3).run(&session).await {
             Ok(came) => {
                 let twice = came
                     .iter()
@@ -127,7 +77,7 @@ async fn an_older_snapshot_delivers_nothing_twice() -> Result<()> {
         }
     }
     let left = 4 * 24 - completed.len() - failed;
-    completed.extend(numbers(&drain(&other, &pop(), left, SOON).await?));
+    completed.extend(numbers(&drain(&other, &pop_all(), left, SOON).await?));
     completed.sort_unstable();
     let distinct = completed.windows(2).all(|pair| pair[0] < pair[1]);
     assert!(distinct && completed.len() == 4 * 24 - failed, "{completed:?}");
@@ -137,16 +87,16 @@ async fn an_older_snapshot_delivers_nothing_twice() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_old_snapshots_share_nothing() -> Result<()> {
-    let (db, first, other) = prepared("", 6).await?;
+    let (db, [first, other]) = prepared("", 6).await?;
     let second = db.session().await?;
-    begin(&first).await?;
-    begin(&second).await?;
-    let mine = pop().batch(2).run(&first).await?;
+    first.begin_snapshot().await?;
+    second.begin_snapshot().await?;
+    let mine = pop_all().batch(2).run(&first).await?;
     assert_eq!(numbers(&mine), [1, 2]);
     // While that is open, and after.
     for is_open in [true, false] {
         second.run("SAVEPOINT s").await?;
-        match pop().batch(10).run(&second).await {
+        match pop_all().batch(10).run(&second).await {
             Ok(came) => {
                 let all = sorted(&[mine.clone(), came].concat());
                 ensure!(all.windows(2).all(|pair| pair[0] < pair[1]), "{all:?}");
@@ -162,7 +112,7 @@ async fn two_old_snapshots_share_nothing() -> Result<()> {
         }
     }
     second.run("ROLLBACK").await?;
-    let rest = drain(&other, &pop(), 4, SOON).await?;
+    let rest = drain(&other, &pop_all(), 4, SOON).await?;
     assert_eq!(numbers(&rest), [3, 4, 5, 6]);
     assert_eq!(figures(&other).await?, (0, 0, 0));
     Ok(())

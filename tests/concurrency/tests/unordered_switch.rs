@@ -1,26 +1,14 @@
 //! From order to none and back, by queue or by group, and into another cluster: what is settled stays
 //! settled, what is not comes with all that is known of it.
 
-use std::time::Duration;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use queen_tests::cluster::Cluster;
 use queen_tests::expect::sqlstate;
+use queen_tests::unordered::{SOON, figures, pop_all, push, sweep};
 use queen_tests::{
-    Ack, Fails, Message, Pop, Push, PushBatch, Session, Settled, TestDb, complete, drain, expiry,
-    n, numbers,
+    Ack, Fails, Message, Push, Session, Settled, TestDb, complete, counts, drain, expiry, find, n,
+    numbers, sorted,
 };
-
-const SOON: Duration = Duration::from_secs(10);
-
-fn pop() -> Pop {
-    Pop::new("q").group("g").mode("all").batch(100).partitions(100)
-}
-
-async fn push(session: &Session, partition: &str, from: i64, to: i64) -> Result<()> {
-    PushBatch::new("q", (from..=to).map(n).collect()).partition(partition).run(session).await?;
-    Ok(())
-}
 
 /// The numbers and attempts of messages, by number.
 fn attempts(messages: &[Message]) -> Vec<(i64, i32)> {
@@ -28,12 +16,6 @@ fn attempts(messages: &[Message]) -> Vec<(i64, i32)> {
     let mut all: Vec<_> = numbers(messages).into_iter().zip(attempts).collect();
     all.sort_unstable();
     all
-}
-
-/// The message with this number among those popped.
-fn find(messages: &[Message], number: i64) -> Result<&Message> {
-    let found = messages.iter().find(|one| one.payload == n(number));
-    found.with_context(|| format!("no message {number} in {messages:?}"))
 }
 
 async fn ack(session: &Session, came: &[Message], number: i64, status: &str) -> Result<Settled> {
@@ -53,28 +35,13 @@ async fn options(session: &Session) -> Result<(String, String)> {
     Ok((row.get(0), row.get(1)))
 }
 
-/// pending, in_flight and retrying of the group.
-async fn figures(session: &Session) -> Result<(i64, i64, i64)> {
-    let sql = "SELECT pending, in_flight, retrying FROM queen_groups
-               WHERE queue = 'q' AND consumer_group = 'g'";
-    let row = session.row(sql, &[]).await?;
-    Ok((row.get(0), row.get(1), row.get(2)))
-}
-
-async fn sweep(session: &Session) -> Result<()> {
-    for _ in 0..4 {
-        session.run("SELECT queen_sweep(1000)").await?;
-    }
-    Ok(())
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn ordering_does_not_change_while_leases_are_live() -> Result<()> {
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
     let shown = |ordering: &str, limit: &str| (ordering.to_owned(), limit.to_owned());
     push(&session, "a", 1, 5).await?;
-    let held = pop().batch(2).run(&session).await?;
+    let held = pop_all().batch(2).run(&session).await?;
     configure(&session, "ordering => 'none'").await.fails_with("55000")?;
     configure(&session, "retry_limit => 7, ordering => 'none'").await.fails_with("55000")?;
     assert_eq!(options(&session).await?, shown("partition", "3"));
@@ -86,8 +53,8 @@ async fn ordering_does_not_change_while_leases_are_live() -> Result<()> {
     configure(&session, "ordering => 'none'").await?;
     assert_eq!(options(&session).await?, shown("none", "4"));
 
-    let first = pop().batch(1).one(&session).await?;
-    let second = pop().batch(1).one(&session).await?;
+    let first = pop_all().batch(1).one(&session).await?;
+    let second = pop_all().batch(1).one(&session).await?;
     for held in [first, second] {
         for arguments in ["ordering => 'partition'", "unset => '{ordering}'", "reset => true"] {
             configure(&session, arguments).await.fails_with("55000")?;
@@ -102,7 +69,7 @@ async fn ordering_does_not_change_while_leases_are_live() -> Result<()> {
     configure(&session, "reset => true").await?;
     assert_eq!(options(&session).await?, shown("partition", "3"));
     configure(&session, "ordering => 'fifo'").await.fails_with("22023")?;
-    assert_eq!(numbers(&drain(&session, &pop(), 1, SOON).await?), [5]);
+    assert_eq!(numbers(&drain(&session, &pop_all(), 1, SOON).await?), [5]);
     Ok(())
 }
 
@@ -116,22 +83,22 @@ async fn what_is_unsettled_is_kept_there_and_back() -> Result<()> {
         push(&session, "p", 1, 6).await?;
         push(&session, "c", 21, 22).await?;
         // In p, 1 and 3 are completed, 2 has failed once, 4 was given back with it.
-        let held = pop().partition("p").batch(4).run(&session).await?;
+        let held = pop_all().partition("p").batch(4).run(&session).await?;
         ack(&session, &held, 1, "completed").await?;
         ack(&session, &held, 3, "completed").await?;
         ack(&session, &held, 2, "failed").await?;
         // In c, 21 waits for an hour, and 22 behind it.
         configure(&session, "retry_delay => '1 hour'").await?;
-        let waiting = pop().partition("c").batch(1).run(&session).await?;
+        let waiting = pop_all().partition("c").batch(1).run(&session).await?;
         ack(&session, &waiting, 21, "failed").await?;
-        assert_eq!(pop().partition("c").run(&session).await?, []);
+        assert_eq!(pop_all().partition("c").run(&session).await?, []);
         swept().await?;
         configure(&session, "unset => '{retry_delay}', ordering => 'none'").await?;
         for _ in 0..2 {
             assert_eq!(figures(&session).await?, (6, 0, 3));
             swept().await?;
         }
-        let came = pop().run(&session).await?;
+        let came = pop_all().run(&session).await?;
         assert_eq!(attempts(&came), [(2, 2), (4, 2), (5, 1), (6, 1), (22, 1)]);
         assert_eq!(ack(&session, &came, 2, "failed").await?.dead_lettered, 0);
         ack(&session, &came, 4, "retry").await?;
@@ -148,7 +115,7 @@ async fn what_is_unsettled_is_kept_there_and_back() -> Result<()> {
             swept().await?;
         }
 
-        let came = pop().run(&session).await?;
+        let came = pop_all().run(&session).await?;
         assert_eq!(numbers(&came), [2, 4, 7], "in order again, and c waits for 21");
         assert_eq!(attempts(&came), [(2, 3), (4, 3), (7, 1)]);
         // Two failures were survived.
@@ -156,16 +123,16 @@ async fn what_is_unsettled_is_kept_there_and_back() -> Result<()> {
         let sql = "SELECT failures, deliveries FROM queen_dead_letters";
         let letter = session.query_one(sql, &[]).await?;
         assert_eq!((letter.get::<_, i32>(0), letter.get::<_, i32>(1)), (3, 3));
-        let came = pop().run(&session).await?;
+        let came = pop_all().run(&session).await?;
         assert_eq!(attempts(&came), [(4, 4), (7, 2)]);
         complete(&session, &came).await?;
-        assert_eq!((pop().run(&session).await?, figures(&session).await?), (vec![], (2, 0, 1)));
+        assert_eq!((pop_all().run(&session).await?, figures(&session).await?), (vec![], (2, 0, 1)));
         swept().await?;
         configure(&session, "ordering => 'none'").await?;
-        assert_eq!(numbers(&drain(&session, &pop(), 1, SOON).await?), [23]);
+        assert_eq!(numbers(&drain(&session, &pop_all(), 1, SOON).await?), [23]);
         assert_eq!(figures(&session).await?, (1, 0, 1));
         push(&session, "p", 8, 9).await?;
-        assert_eq!(numbers(&drain(&session, &pop(), 2, SOON).await?), [8, 9]);
+        assert_eq!(numbers(&drain(&session, &pop_all(), 2, SOON).await?), [8, 9]);
     }
     Ok(())
 }
@@ -183,10 +150,10 @@ async fn leases_from_before_the_switch_are_answered_as_ever() -> Result<()> {
         let swept = async || if is_swept { sweep(&session).await } else { Ok(()) };
         configure(&session, &format!("ordering => '{from}'")).await?;
         push(&session, "a", 1, 4).await?;
-        let done = pop().batch(1).run(&session).await?;
+        let done = pop_all().batch(1).run(&session).await?;
         complete(&session, &done).await?;
         // It runs out, and is not live any more.
-        let lost = pop().batch(2).lease("100 ms").run(&session).await?;
+        let lost = pop_all().batch(2).lease("100 ms").run(&session).await?;
         assert_eq!((numbers(&done), numbers(&lost)), (vec![1], vec![2, 3]));
         expiry(&session, &lost[0]).await?;
         swept().await?;
@@ -196,14 +163,14 @@ async fn leases_from_before_the_switch_are_answered_as_ever() -> Result<()> {
         // The switch has taken away what it held.
         let late = Ack::all(lost[0].lease()?);
         late.run(&session).await.fails_with("QN002")?;
-        let again = pop().run(&session).await?;
+        let again = pop_all().run(&session).await?;
         assert_eq!(attempts(&again), [(2, 2), (3, 2), (4, 1)]);
         if to == "partition" {
             assert_eq!(numbers(&again), [2, 3, 4]);
         }
         late.run(&session).await.fails_with("QN002")?;
         let repeated = Ack::all(done[0].lease()?).run(&session).await?;
-        let expected = Settled { settled: 0, already: 1, dead_lettered: 0, lease_released: true };
+        let expected = counts(0, 1, true);
         assert_eq!(repeated, expected);
         complete(&session, &again).await?;
         late.run(&session).await.fails_with("QN002")?;
@@ -224,28 +191,26 @@ async fn a_switch_beside_an_open_pop_delivers_nothing_twice() -> Result<()> {
             other.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
             if is_known {
                 push(other, "a", 0, 0).await?;
-                complete(other, &pop().run(other).await?).await?;
+                complete(other, &pop_all().run(other).await?).await?;
             }
             push(other, "a", 1, 4).await?;
             open.run("BEGIN").await?;
-            let held = pop().batch(1).one(open).await?;
+            let held = pop_all().batch(1).one(open).await?;
             assert_eq!(held.payload, n(1));
             other.run("SET statement_timeout = '1 s'").await?;
             if let Err(error) = configure(other, &format!("ordering => '{to}'")).await {
                 let code = sqlstate(&error).unwrap_or_default().to_owned();
                 ensure!(["55000", "57014", "55P03"].contains(&code.as_str()), "{error:?}");
             }
-            let mut came = pop().batch(2).run(other).await?;
+            let mut came = pop_all().batch(2).run(other).await?;
             complete(other, &came).await?;
             open.run("COMMIT").await?;
-            let next = pop().batch(1).run(other).await?;
+            let next = pop_all().batch(1).run(other).await?;
             complete(other, &next).await?;
             came.extend(next);
             complete(open, &[held]).await?;
-            let rest = drain(other, &pop(), 3 - came.len(), SOON).await?;
-            let mut all = numbers(&[came, rest].concat());
-            all.sort_unstable();
-            assert_eq!(all, [2, 3, 4], "{from} to {to}");
+            let rest = drain(other, &pop_all(), 3 - came.len(), SOON).await?;
+            assert_eq!(sorted(&[came, rest].concat()), [2, 3, 4], "{from} to {to}");
             assert_eq!(figures(other).await?, (0, 0, 0));
         }
     }
@@ -268,7 +233,7 @@ async fn a_group_may_have_an_ordering_of_its_own() -> Result<()> {
     let bad = "SELECT queen_subscribe('q', 'bad', ordering => 'fifo')";
     session.query(bad, &[]).await.fails_with("22023")?;
     push(&session, "a", 1, 8).await?;
-    let of = |group: &str| pop().group(group).batch(1);
+    let of = |group: &str| pop_all().group(group).batch(1);
     let side_by_side = async |group: &str| -> Result<Vec<Message>> {
         let mut held = of(group).run(&session).await?;
         held.extend(of(group).run(&session).await?);
@@ -305,7 +270,7 @@ async fn a_group_may_have_an_ordering_of_its_own() -> Result<()> {
 /// What a dump finds in one partition, whose numbers begin after `base`: 1, 2 and 4 are completed, 3
 /// is held, 5 has failed once, 6 is a dead letter, and 7 was never delivered.
 async fn dumped(session: &Session, partition: &str, base: i64) -> Result<Vec<Message>> {
-    let pop = pop().partition(partition).batch(2);
+    let pop = pop_all().partition(partition).batch(2);
     push(session, partition, base + 1, base + 4).await?;
     for number in base + 5..=base + 7 {
         Push::new("q", n(number)).partition(partition).run(session).await?;
@@ -335,7 +300,7 @@ async fn a_dump_is_consumed_on_in_another_cluster() -> Result<()> {
     // In the middle of it, somebody else's.
     open.run("BEGIN").await?;
     Push::new("q", n(900)).partition("fresh").run(open).await?;
-    pop().partition("swept").batch(1).one(open).await?;
+    pop_all().partition("swept").batch(1).one(open).await?;
     let largest = session.count("SELECT max(message_id) FROM queen_messages").await?;
     let before = figures(session).await?;
     assert_eq!(before, (6, 2, 2));
@@ -354,28 +319,27 @@ async fn a_dump_is_consumed_on_in_another_cluster() -> Result<()> {
         three.run(session).await.fails_with("QN001")?;
         let pushed = Push::new("q", n(base + 8)).partition(*partition).run(session).await?;
         ensure!(pushed.message_id > largest, "{pushed:?} <= {largest}");
-        let came = pop().partition(*partition).run(session).await?;
+        let came = pop_all().partition(*partition).run(session).await?;
         let expected = [(base + 3, 2), (base + 5, 2), (base + 7, 1), (base + 8, 1)];
         assert_eq!(attempts(&came), expected);
         three.run(session).await.fails_with("QN002")?;
         // Its second failure exhausts the message that had failed before.
         assert_eq!(ack(session, &came, base + 5, "failed").await?.dead_lettered, 1);
         assert_eq!(Ack::all(came[0].lease()?).run(session).await?.settled, 3);
-        assert_eq!(pop().partition(*partition).run(session).await?, []);
+        assert_eq!(pop_all().partition(*partition).run(session).await?, []);
     }
     assert_eq!(figures(session).await?, (0, 0, 0));
     // Late commits are found here, too.
     open.run("BEGIN").await?;
     push(open, "fresh", 201, 202).await?;
     push(session, "fresh", 203, 204).await?;
-    assert_eq!(numbers(&drain(session, &pop(), 2, SOON).await?), [203, 204]);
+    assert_eq!(numbers(&drain(session, &pop_all(), 2, SOON).await?), [203, 204]);
     open.run("COMMIT").await?;
     sweep(session).await?;
-    assert_eq!(numbers(&drain(session, &pop(), 2, SOON).await?), [201, 202]);
+    assert_eq!(numbers(&drain(session, &pop_all(), 2, SOON).await?), [201, 202]);
 
-    let all = pop().group("all along").batch(7).partitions(2);
-    let mut came = numbers(&drain(session, &all, 20, SOON).await?);
-    came.sort_unstable();
+    let all = pop_all().group("all along").batch(7).partitions(2);
+    let came = sorted(&drain(session, &all, 20, SOON).await?);
     assert_eq!(came, (1..=8).chain(101..=108).chain(201..=204).collect::<Vec<_>>());
     assert_eq!(session.count("SELECT sum(pending)::bigint FROM queen_groups").await?, 0);
     Ok(())

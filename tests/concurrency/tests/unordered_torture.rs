@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use queen_tests::expect::sqlstate;
-use queen_tests::{
-    Ack, Message, Pop, Push, PushBatch, Session, TestDb, eventually, n, numbers, settle,
-};
+use queen_tests::unordered::{pop, swept_claims};
+use queen_tests::{Ack, Message, Push, PushBatch, Session, TestDb, eventually, n, numbers, settle};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
@@ -24,10 +23,6 @@ const CONSUMERS: u64 = 8;
 const ROUNDS: i64 = 150;
 /// For all of it.
 const DEADLINE: Duration = Duration::from_secs(20);
-
-fn pop() -> Pop {
-    Pop::new("q").group("g").mode("all")
-}
 
 /// What a producer has committed.
 async fn produce(session: Session, producer: i64) -> Result<Vec<i64>> {
@@ -318,11 +313,7 @@ async fn every_committed_message_is_completed_exactly_once() -> Result<()> {
     }
     assert!(all.refused > 0 && all.undone > 0, "too little happened");
     assert_eq!(pop().batch(100).run(&watcher).await?, []);
-    eventually("end of the claims", Duration::from_secs(10), async || {
-        watcher.run("SELECT queen_sweep(1000)").await?;
-        Ok((watcher.count("SELECT count(*) FROM queen_mq.claim").await? == 0).then_some(()))
-    })
-    .await?;
+    swept_claims(&watcher).await?;
     assert_eq!(watcher.count(sql).await?, 0);
     assert_eq!(pop().batch(100).run(&watcher).await?, []);
     Ok(())

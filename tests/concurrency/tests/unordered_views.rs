@@ -5,53 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use queen_tests::unordered::{SOON, figures, pop, pop_all, prepared, push, sweep, swept_claims};
 use queen_tests::{
-    Ack, Fails, Message, Pop, Push, PushBatch, Session, TestDb, at_once, complete, drain,
-    eventually, expiry, n, numbers,
+    Ack, Fails, Push, Session, TestDb, at_once, complete, dead_letters, drain, eventually, expiry,
+    n, numbers, sorted,
 };
-
-const SOON: Duration = Duration::from_secs(10);
-
-fn pop() -> Pop {
-    one().batch(100).partitions(100)
-}
-
-fn one() -> Pop {
-    Pop::new("q").group("g").mode("all")
-}
-
-async fn prepared(options: &str) -> Result<(TestDb, Session)> {
-    let db = TestDb::fresh().await?;
-    let session = db.session().await?;
-    session.run(&format!("SELECT queen_configure('q', ordering => 'none'{options})")).await?;
-    session.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
-    Ok((db, session))
-}
-
-async fn push(session: &Session, partition: &str, from: i64, to: i64) -> Result<()> {
-    PushBatch::new("q", (from..=to).map(n).collect()).partition(partition).run(session).await?;
-    Ok(())
-}
-
-fn sorted(messages: &[Message]) -> Vec<i64> {
-    let mut numbers = numbers(messages);
-    numbers.sort_unstable();
-    numbers
-}
-
-/// pending, in_flight and retrying of the group.
-async fn figures(session: &Session) -> Result<(i64, i64, i64)> {
-    let sql = "SELECT pending, in_flight, retrying FROM queen_groups WHERE consumer_group = 'g'";
-    let row = session.row(sql, &[]).await?;
-    Ok((row.get(0), row.get(1), row.get(2)))
-}
-
-async fn sweep(session: &Session) -> Result<()> {
-    for _ in 0..4 {
-        session.run("SELECT queen_sweep(1000)").await?;
-    }
-    Ok(())
-}
 
 async fn depth(session: &Session) -> Result<i64> {
     Ok(session.count("SELECT depth FROM queen_queues WHERE queue = 'q'").await?)
@@ -70,14 +28,14 @@ async fn swept_to(session: &Session, left: i64) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_views_show_each_lease_and_what_waits() -> Result<()> {
-    let (_db, session) = prepared(", retry_delay => '1 hour'").await?;
+    let (_db, [session]) = prepared(", retry_delay => '1 hour'", 0).await?;
     push(&session, "a", 1, 10).await?;
     push(&session, "b", 11, 14).await?;
-    let first = pop().partition("a").batch(3).run(&session).await?;
-    let second = pop().partition("a").batch(2).run(&session).await?;
-    let third = pop().partition("b").batch(3).run(&session).await?;
+    let first = pop_all().partition("a").batch(3).run(&session).await?;
+    let second = pop_all().partition("a").batch(2).run(&session).await?;
+    let third = pop_all().partition("b").batch(3).run(&session).await?;
     assert_eq!([&first, &second, &third].map(Vec::len), [3, 2, 3]);
-    let short = pop().partition("a").batch(1).lease("100 ms").one(&session).await?;
+    let short = pop_all().partition("a").batch(1).lease("100 ms").one(&session).await?;
     expiry(&session, &short).await?;
     Ack::messages(first[0].lease()?, [first[0].message_id]).run(&session).await?;
     let failed = Ack::messages(second[0].lease()?, [second[0].message_id]).failed("no");
@@ -111,7 +69,7 @@ async fn the_views_show_each_lease_and_what_waits() -> Result<()> {
     assert_eq!(depth(&session).await?, 12);
 
     // The one whose lease ran out, and what was never delivered.
-    let rest = drain(&session, &pop(), 6, SOON).await?;
+    let rest = drain(&session, &pop_all(), 6, SOON).await?;
     assert_eq!(sorted(&rest), [6, 7, 8, 9, 10, 14]);
     for held in [&first, &second, &third] {
         Ack::all(held[0].lease()?).run(&session).await?;
@@ -125,7 +83,7 @@ async fn the_views_show_each_lease_and_what_waits() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pushes_are_refused_while_too_much_is_pending() -> Result<()> {
-    let (_db, session) = prepared(", max_depth => 10").await?;
+    let (_db, [session]) = prepared(", max_depth => 10", 0).await?;
     let mut pushed = 0;
     let full = async |pushed: &mut i64| -> Result<()> {
         let refused = eventually("full queue", SOON, async || {
@@ -143,7 +101,7 @@ async fn pushes_are_refused_while_too_much_is_pending() -> Result<()> {
     let before = pushed;
     assert_eq!(figures(&session).await?.0, pushed);
     // In somebody's hands it counts as before, settled it does not.
-    let held = pop().batch(6).run(&session).await?;
+    let held = pop_all().batch(6).run(&session).await?;
     full(&mut pushed).await?;
     complete(&session, &held).await?;
     sweep(&session).await?;
@@ -159,7 +117,7 @@ async fn pushes_are_refused_while_too_much_is_pending() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pending_is_right_whatever_was_settled_and_swept() -> Result<()> {
-    let (_db, session) = prepared(", retry_delay => '1 hour'").await?;
+    let (_db, [session]) = prepared(", retry_delay => '1 hour'", 0).await?;
     let (mut pending, mut failed) = (0, 0);
     for round in 0..12 {
         if round % 2 == 0 {
@@ -170,7 +128,7 @@ async fn pending_is_right_whatever_was_settled_and_swept() -> Result<()> {
             }
         }
         pending += 5;
-        let held = pop().batch(4).run(&session).await?;
+        let held = pop_all().batch(4).run(&session).await?;
         let lease = held[0].lease()?;
         let id = |index: usize| held[index].message_id;
         if round % 3 == 0 {
@@ -191,7 +149,7 @@ async fn pending_is_right_whatever_was_settled_and_swept() -> Result<()> {
         assert_eq!(figures(&session).await?, (pending, 0, failed), "round {round}");
     }
     let left = usize::try_from(pending - failed)?;
-    assert_eq!(drain(&session, &pop(), left, SOON).await?.len(), 12);
+    assert_eq!(drain(&session, &pop_all(), left, SOON).await?.len(), 12);
     sweep(&session).await?;
     assert_eq!(figures(&session).await?, (12, 0, 12));
     Ok(())
@@ -199,38 +157,38 @@ async fn pending_is_right_whatever_was_settled_and_swept() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_every_group_has_settled_is_deleted_and_nothing_else() -> Result<()> {
-    let (_db, session) = prepared(", completed_retention => '1 us'").await?;
+    let (_db, [session]) = prepared(", completed_retention => '1 us'", 0).await?;
     session.run("SELECT queen_subscribe('q', 'slow', 'all')").await?;
     push(&session, "a", 1, 4).await?;
     push(&session, "a", 5, 5).await?;
     push(&session, "a", 6, 9).await?;
-    let held = pop().run(&session).await?;
+    let held = pop_all().run(&session).await?;
     let third = held[2].clone();
     let others = held.iter().map(|one| one.message_id).filter(|id| *id != third.message_id);
     Ack::messages(third.lease()?, others).run(&session).await?;
     sweep(&session).await?;
     swept_to(&session, 9).await?;
-    assert_eq!(pop().group("slow").auto_ack().run(&session).await?.len(), 9);
+    assert_eq!(pop_all().group("slow").auto_ack().run(&session).await?.len(), 9);
     // The push that one is left of stays whole.
     swept_to(&session, 4).await?;
     assert_eq!(figures(&session).await?, (1, 1, 0));
     assert_eq!(Ack::all(third.lease()?).status("retry").run(&session).await?.settled, 1);
     sweep(&session).await?;
     assert_eq!(figures(&session).await?, (1, 0, 1));
-    let again = pop().one(&session).await?;
+    let again = pop_all().one(&session).await?;
     assert_eq!((&again.payload, again.delivery_attempt), (&n(3), 2));
     complete(&session, &[again]).await?;
     swept_to(&session, 0).await?;
     assert_eq!((figures(&session).await?, depth(&session).await?), ((0, 0, 0), 0));
     push(&session, "a", 10, 11).await?;
     assert_eq!(figures(&session).await?, (2, 0, 0));
-    assert_eq!(numbers(&drain(&session, &pop(), 2, SOON).await?), [10, 11]);
+    assert_eq!(numbers(&drain(&session, &pop_all(), 2, SOON).await?), [10, 11]);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_old_goes_settled_or_not_but_nothing_from_a_lease() -> Result<()> {
-    let (db, session) = prepared(", retry_delay => '1 hour'").await?;
+    let (db, [session]) = prepared(", retry_delay => '1 hour'", 0).await?;
     let late = db.session().await?;
     for number in 1..=5 {
         Push::new("q", n(number)).run(&session).await?;
@@ -238,18 +196,18 @@ async fn what_is_old_goes_settled_or_not_but_nothing_from_a_lease() -> Result<()
     late.run("BEGIN").await?;
     Push::new("q", n(6)).run(&late).await?;
     // 1 is completed, 2 has failed, 3 is held, the lease of 4 has run out, 5 was never delivered.
-    complete(&session, &pop().batch(1).run(&session).await?).await?;
-    let failed = pop().batch(1).one(&session).await?;
+    complete(&session, &pop_all().batch(1).run(&session).await?).await?;
+    let failed = pop_all().batch(1).one(&session).await?;
     Ack::all(failed.lease()?).failed("no").run(&session).await?;
-    let held = pop().batch(1).one(&session).await?;
-    let lapsed = pop().batch(1).lease("50 ms").one(&session).await?;
+    let held = pop_all().batch(1).one(&session).await?;
+    let lapsed = pop_all().batch(1).lease("50 ms").one(&session).await?;
     assert_eq!(numbers(&[held.clone(), lapsed.clone()]), [3, 4]);
     expiry(&session, &lapsed).await?;
     assert_eq!(figures(&session).await?, (4, 1, 2));
     session.run("SELECT queen_configure('q', retention => '1 us')").await?;
     swept_to(&session, 1).await?;
     assert_eq!(figures(&session).await?, (1, 1, 0));
-    assert_eq!(pop().run(&session).await?, []);
+    assert_eq!(pop_all().run(&session).await?, []);
     late.run("COMMIT").await?;
     assert_eq!(figures(&session).await?, (2, 1, 0));
     swept_to(&session, 1).await?;
@@ -259,8 +217,8 @@ async fn what_is_old_goes_settled_or_not_but_nothing_from_a_lease() -> Result<()
     session.run("SELECT queen_configure('q', unset => '{retention}')").await?;
     Push::new("q", n(7)).run(&session).await?;
     assert_eq!(figures(&session).await?, (1, 0, 0));
-    assert_eq!(numbers(&drain(&session, &pop(), 1, SOON).await?), [7]);
-    assert_eq!(session.count("SELECT count(*) FROM queen_dead_letters").await?, 0);
+    assert_eq!(numbers(&drain(&session, &pop_all(), 1, SOON).await?), [7]);
+    assert_eq!(dead_letters(&session).await?, 0);
     Ok(())
 }
 
@@ -274,7 +232,7 @@ async fn consume_singly(db: &TestDb, total: usize) -> Result<Vec<i64>> {
             let mut own = Vec::new();
             while done.load(Ordering::SeqCst) < total {
                 ensure!(began.elapsed() < Duration::from_secs(40), "{done:?} of {total}");
-                let came = one().run(&session).await?;
+                let came = pop().run(&session).await?;
                 complete(&session, &came).await?;
                 done.fetch_add(came.len(), Ordering::SeqCst);
                 own.extend(numbers(&came));
@@ -293,7 +251,7 @@ async fn consume_singly(db: &TestDb, total: usize) -> Result<Vec<i64>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_kept_of_what_is_settled() -> Result<()> {
-    let (db, session) = prepared("").await?;
+    let (db, [session]) = prepared("", 0).await?;
     for (from, is_batch) in [(1, false), (2001, true)] {
         let to = from + 1999;
         if is_batch {
@@ -308,36 +266,27 @@ async fn nothing_is_kept_of_what_is_settled() -> Result<()> {
             session.run(&sql).await?;
         }
         assert_eq!(consume_singly(&db, 2000).await?, (from..=to).collect::<Vec<_>>());
-        assert_eq!(pop().run(&session).await?, []);
-        eventually("end of the claims", SOON, async || {
-            session.run("SELECT queen_sweep(1000)").await?;
-            let left = session.count("SELECT count(*) FROM queen_mq.claim").await?;
-            Ok((left == 0).then_some(()))
-        })
-        .await?;
-        assert_eq!(pop().run(&session).await?, []);
+        assert_eq!(pop_all().run(&session).await?, []);
+        swept_claims(&session).await?;
+        assert_eq!(pop_all().run(&session).await?, []);
         assert_eq!(figures(&session).await?, (0, 0, 0));
     }
     // One stays unsettled, with all that follows it settled.
     push(&session, "Default", 5000, 5199).await?;
-    let held = one().one(&session).await?;
-    drain(&session, &pop().batch(3), 199, SOON).await?;
+    let held = pop().one(&session).await?;
+    drain(&session, &pop_all().batch(3), 199, SOON).await?;
     sweep(&session).await?;
-    assert_eq!(pop().run(&session).await?, []);
+    assert_eq!(pop_all().run(&session).await?, []);
     assert_eq!(figures(&session).await?, (1, 1, 0));
     complete(&session, &[held]).await?;
-    eventually("end of the claims", SOON, async || {
-        session.run("SELECT queen_sweep(1000)").await?;
-        Ok((session.count("SELECT count(*) FROM queen_mq.claim").await? == 0).then_some(()))
-    })
-    .await?;
-    assert_eq!((pop().run(&session).await?, figures(&session).await?), (vec![], (0, 0, 0)));
+    swept_claims(&session).await?;
+    assert_eq!((pop_all().run(&session).await?, figures(&session).await?), (vec![], (0, 0, 0)));
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pops_go_on_where_nobody_sweeps() -> Result<()> {
-    let (db, session) = prepared("").await?;
+    let (db, [session]) = prepared("", 0).await?;
     for round in 0..4 {
         let (from, to) = (round * 500 + 1, round * 500 + 500);
         push(&session, "Default", from, to - 100).await?;
@@ -348,10 +297,10 @@ async fn pops_go_on_where_nobody_sweeps() -> Result<()> {
     }
     // As promptly as ever.
     session.be_prompt().await?;
-    assert_eq!(pop().run(&session).await?, []);
+    assert_eq!(pop_all().run(&session).await?, []);
     push(&session, "Default", 2001, 2003).await?;
     assert_eq!(figures(&session).await?, (3, 0, 0));
-    assert_eq!(numbers(&drain(&session, &one(), 3, SOON).await?), [2001, 2002, 2003]);
+    assert_eq!(numbers(&drain(&session, &pop(), 3, SOON).await?), [2001, 2002, 2003]);
     assert_eq!(figures(&session).await?, (0, 0, 0));
     Ok(())
 }

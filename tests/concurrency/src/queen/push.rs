@@ -1,8 +1,11 @@
 //! Pushing.
 
+use std::ops::RangeInclusive;
+
 use serde_json::{Value, json};
 use tokio_postgres::{Error, Row};
 
+use super::n;
 use crate::Session;
 
 /// `queen_push`.
@@ -59,6 +62,11 @@ pub struct PushBatch {
 impl PushBatch {
     pub fn new(queue: impl Into<String>, payloads: Vec<Value>) -> Self {
         Self { queue: queue.into(), payloads, partition: None, transaction_ids: None }
+    }
+
+    /// With these numbers for payloads.
+    pub fn numbers(queue: impl Into<String>, numbers: RangeInclusive<i64>) -> Self {
+        Self::new(queue, numbers.map(n).collect())
     }
 
     pub fn partition(mut self, partition: impl Into<String>) -> Self {

@@ -89,6 +89,11 @@ pub struct Settled {
     pub lease_released: bool,
 }
 
+/// Such a row, of an ack that has made no dead letter.
+pub fn counts(settled: i32, already: i32, lease_released: bool) -> Settled {
+    Settled { settled, already, dead_lettered: 0, lease_released }
+}
+
 /// A row of `queen_settle`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
