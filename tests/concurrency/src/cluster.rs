@@ -198,7 +198,10 @@ impl Bouncer {
         };
         let port = server.get_ports().first().unwrap_or(&5432);
         let user = server.get_user().unwrap_or("postgres");
-        let directory = env::temp_dir().join(format!("queen-bouncer-{}", process::id()));
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name =
+            format!("queen-bouncer-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let directory = env::temp_dir().join(name);
         fs::create_dir(&directory)?;
         let settings = format!(
             "[databases]\n* = host={} port={port} user={user}\n[pgbouncer]\n\

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use queen_tests::cluster::Bouncer;
-use queen_tests::{Session, TestDb, at_once, eventually};
+use queen_tests::{Pop, Session, TestDb, at_once, complete, eventually, figures_of};
 use tokio_postgres::SimpleQueryMessage;
 
 const CLIENTS: usize = 12;
@@ -61,12 +61,10 @@ async fn consume(session: &Session, client: usize) -> Result<usize> {
     Ok(charged)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_depends_on_the_session() -> Result<()> {
-    let db = TestDb::fresh().await?;
-    let direct = db.session().await?;
+/// Push orders into so many partitions, and charge each of them exactly once.
+async fn charge_all(db: &TestDb, direct: &Session, partitions: usize) -> Result<()> {
     direct.run("CREATE TABLE charges (number int PRIMARY KEY, client int)").await?;
-    direct.run("SELECT queen_push('orders', '{\"order\": -1}')").await?;
+    direct.run("SELECT queen_push('orders', '{\"order\": -1}', 'p0')").await?;
     let bouncer = Bouncer::start(db.config())?;
     let config = bouncer.config(db.config());
     let mut clients = Vec::new();
@@ -78,12 +76,12 @@ async fn nothing_depends_on_the_session() -> Result<()> {
             .await?,
         );
     }
-    let charged = at_once(clients, |client, session| async move {
+    let charged = at_once(clients, move |client, session| async move {
         for number in 0..PER_CLIENT {
             let order = client * PER_CLIENT + number;
             let sql = format!(
                 "SELECT queen_push('orders', '{{\"order\": {order}}}', 'p{}', 'order-{order}')",
-                order % 9
+                order % partitions
             );
             session.simple_query(&sql).await?;
         }
@@ -99,6 +97,30 @@ async fn nothing_depends_on_the_session() -> Result<()> {
     rows.iter().for_each(|row| *counts.entry(row.get(0)).or_default() += 1);
     ensure!(counts.keys().copied().eq(-1..(CLIENTS * PER_CLIENT) as i32), "{counts:?}");
     assert_eq!(total, counts.len());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_depends_on_the_session() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let direct = db.session().await?;
+    charge_all(&db, &direct, 9).await?;
     assert_eq!(direct.count("SELECT pending FROM queen_groups").await?, 0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nor_without_order_where_clients_share_a_partition() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let direct = db.session().await?;
+    direct.run("SELECT queen_configure('orders', ordering => 'none')").await?;
+    direct.run("SELECT queen_push('orders', '{\"order\": -2}', 'p0')").await?;
+    // With order, this would keep the rest of the partition from everybody.
+    let held = Pop::new("orders").group("billing").mode("all").lease("1 h").one(&direct).await?;
+    charge_all(&db, &direct, 1).await?;
+    let figures = figures_of(&direct, "orders", "billing").await?;
+    assert_eq!(figures, (1, 1, 0), "pending, in flight and retrying");
+    complete(&direct, &[held]).await?;
+    assert_eq!(figures_of(&direct, "orders", "billing").await?, (0, 0, 0));
     Ok(())
 }
