@@ -115,8 +115,9 @@ COMMENT ON TABLE queen_mq.cursor IS 'The (group, partition) pairs that have been
 -- In groups without order, who has taken a message, for good: inserted by the pop that takes it
 -- first, never updated. What becomes of it afterwards is in progress, as for a cursor, whose ids the
 -- claims share. It goes when the message is settled and the cursor of its partition has passed it.
+-- Its first key is the one that two who come at once meet at: the other indexes follow.
 CREATE TABLE queen_mq.claim (
-    id bigint PRIMARY KEY,
+    id bigint NOT NULL CONSTRAINT claim_of_id UNIQUE,
     group_id bigint NOT NULL,
     partition text COLLATE "C" NOT NULL,
     message_id bigint NOT NULL,
@@ -124,7 +125,7 @@ CREATE TABLE queen_mq.claim (
     -- The first lease and its end; NULL where there is none (auto_ack: settled at once).
     lease_id uuid,
     deadline timestamptz,
-    CONSTRAINT claim_once UNIQUE (group_id, partition, message_id)
+    CONSTRAINT claim_once PRIMARY KEY (group_id, partition, message_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
         autovacuum_vacuum_insert_threshold = 20000, vacuum_truncate = off);
 COMMENT ON TABLE queen_mq.claim IS 'Messages that a group without order has taken';

@@ -1,5 +1,7 @@
 //! Values passed through as PostgreSQL holds them: never parsed, never rounded.
 
+use std::cell::RefCell;
+
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
 use pgrx::pgrx_sql_entity_graph::metadata::{
@@ -182,15 +184,28 @@ impl ResultContext {
     }
 }
 
-/// 64 random bits from PostgreSQL's strong source.
+thread_local! {
+    /// Random numbers in store. A backend begins with none: the postmaster, which it is a copy of, has
+    /// drawn none.
+    static DRAWN: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// 64 random bits from PostgreSQL's strong source, which is asked for many at a time: the price is that
+/// of the call.
 pub fn random() -> u64 {
-    let mut bytes = [0u8; 8];
+    if let Some(one) = DRAWN.with_borrow_mut(Vec::pop) {
+        return one;
+    }
+    let mut fresh = [0u64; 64];
     // SAFETY: the buffer is as long as said.
-    let strong = unsafe { pg_sys::pg_strong_random(bytes.as_mut_ptr().cast(), bytes.len()) };
+    let strong =
+        unsafe { pg_sys::pg_strong_random(fresh.as_mut_ptr().cast(), size_of_val(&fresh)) };
     if !strong {
         Error::corrupt("the system has no randomness to give").raise();
     }
-    u64::from_ne_bytes(bytes)
+    let [one, rest @ ..] = fresh;
+    DRAWN.with_borrow_mut(|drawn| drawn.extend(rest));
+    one
 }
 
 /// A UUID in its usual form.

@@ -21,6 +21,11 @@ impl<K: Eq + Hash, V> Memory<K, V> {
         self.known.borrow_mut().remove(key)
     }
 
+    /// Read, or change, a value that is there.
+    pub fn change<T>(&self, key: &K, change: impl FnOnce(&mut V) -> T) -> Option<T> {
+        self.known.borrow_mut().get_mut(key).map(change)
+    }
+
     pub fn keep(&self, key: K, value: V) {
         let mut known = self.known.borrow_mut();
         if known.len() >= self.most {
@@ -35,10 +40,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_one_too_many_clears_the_rest() {
+    fn what_is_kept_can_be_changed_and_one_too_many_clears_the_rest() {
         let memory = Memory::of(2);
         memory.keep('a', 1);
         memory.keep('b', 2);
+        assert_eq!(memory.change(&'b', |value| std::mem::replace(value, 5)), Some(2));
+        assert_eq!(memory.change(&'x', |value| *value), None);
         assert_eq!((memory.take(&'a'), memory.take(&'a')), (Some(1), None));
         memory.keep('c', 3);
         memory.keep('d', 4);

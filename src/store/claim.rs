@@ -22,7 +22,7 @@ use super::{decode, signed, unsigned};
 use crate::error::Result;
 
 static CLAIMS: Table = Table(c"claim");
-static BY_ID: Index = Index { table: Table(c"claim"), name: c"claim_pkey" };
+static BY_ID: Index = Index { table: Table(c"claim"), name: c"claim_of_id" };
 static BY_MESSAGE: Index = Index { table: Table(c"claim"), name: c"claim_once" };
 static DUE: Index = Index { table: Table(c"claim"), name: c"claim_due" };
 

@@ -3,6 +3,8 @@
 //! The cursor row is an identity and a lock. Its state is the newest row of progress: written by
 //! the holder of the lock alone, as the next revision, never updated.
 
+use std::cell::Cell;
+
 use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::cursor::{Cursor, Start};
@@ -59,6 +61,12 @@ pub fn status(
     let (revision, is_own, cursor) = newest(id, || Cursor::new(start.clone()), under)?;
     let (id, partition, message) = (unsigned(id), partition.to_owned(), None);
     Ok(Some((Located { id, group, partition, message, revision, is_own, cursor }, place)))
+}
+
+/// The newest state of the cursor of this id, which may be gone.
+pub fn state_of(id: u64, under: &Under) -> Result<Option<Cursor>> {
+    let (revision, _, cursor) = newest(signed(id), Cursor::default, under)?;
+    Ok((revision > 0).then_some(cursor))
 }
 
 /// The newest revision of a cursor or a claim, whether it is the current transaction's, and the
@@ -284,14 +292,25 @@ pub fn lock_unsettled(cursors: &[u64]) -> Result<Vec<Locked>> {
     Ok(locked)
 }
 
+thread_local! {
+    /// Whether what this session locked last was a claim: most likely, so is the next.
+    static WAS_CLAIM: Cell<bool> = const { Cell::new(false) };
+}
+
 fn lock_one(id: u64, but_settled: bool, under: &Under) -> Result<Option<Locked>> {
     let read = |row: &table::Tuple| (row.need(2), row.need(3), row.place());
     let key = [Value::Int(signed(id))];
-    if let Some((group, partition, place)) = BY_ID.end(&key, From::Start, under, read) {
+    let find_claim = |is_time: bool| if is_time { claim::find(id, under) } else { None };
+    let early = find_claim(WAS_CLAIM.get());
+    if early.is_none()
+        && let Some((group, partition, place)) = BY_ID.end(&key, From::Start, under, read)
+    {
+        WAS_CLAIM.set(false);
         let locked = Locked { id, group, partition, claim: None, last: None };
         return Ok(CURSORS.lock(place, true, under).then_some(locked));
     }
-    if let Some(row) = claim::find(id, under) {
+    if let Some(row) = early.or_else(|| find_claim(!WAS_CLAIM.get())) {
+        WAS_CLAIM.set(true);
         let (message, first) = (row.message, row.first_state());
         let last = match but_settled {
             true => Some(newest(signed(id), || first.clone(), under)?),

@@ -13,6 +13,7 @@ mod key;
 pub mod lease_set;
 pub mod lookup;
 pub mod marker;
+mod oid;
 pub mod queue;
 pub mod receipt;
 pub mod replay;

@@ -6,9 +6,8 @@
 //! through the functions the executor and logical replication use themselves. Everything that is
 //! not called for every message is SQL (see [`super::spi`]).
 //!
-//! Relations are found by name each time: nothing of ours survives `DROP EXTENSION` or
-//! `REINDEX CONCURRENTLY` in a session. Their locks are kept to the end of the transaction, as a
-//! statement would.
+//! Relations are opened each time: nothing of ours survives `DROP EXTENSION` or `REINDEX CONCURRENTLY`
+//! in a session. Their locks are kept to the end of the transaction, as a statement would.
 
 use std::ffi::CStr;
 use std::ops::ControlFlow;
@@ -17,6 +16,7 @@ use std::ptr;
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
 pub use super::key::{Key, Value};
+use super::oid;
 use super::spi::{Arg, Columns, Under};
 use crate::error::Error;
 
@@ -111,32 +111,19 @@ impl Tuple {
     }
 }
 
-/// The relation's OID; relations of an extension are there as long as its functions.
-fn oid_of(name: &CStr) -> pg_sys::Oid {
-    // SAFETY: look-ups in the catalogue caches, with NUL-terminated names.
-    let oid = unsafe {
-        pg_sys::get_relname_relid(name.as_ptr(), pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true))
-    };
-    if oid == pg_sys::InvalidOid {
-        Error::dropped().raise();
-    }
-    oid
-}
-
 /// Open a table. It may have gone since it was found by its name.
 ///
 /// # Safety
 /// In a transaction.
-unsafe fn open(name: &CStr, mode: i32) -> pg_sys::Relation {
+unsafe fn open(name: &'static CStr, mode: i32) -> pg_sys::Relation {
     // SAFETY: answers NULL for what is not there.
-    let table = unsafe { pg_sys::try_relation_open(oid_of(name), mode) };
+    let table = unsafe { pg_sys::try_relation_open(oid::of(name), mode) };
     if table.is_null() {
         Error::dropped().raise();
     }
     table
 }
 
-const SCHEMA: &CStr = c"queen_mq";
 const READ: i32 = pg_sys::AccessShareLock as i32;
 const WRITE: i32 = pg_sys::RowExclusiveLock as i32;
 const KEEP: i32 = pg_sys::NoLock as i32;
@@ -221,7 +208,7 @@ impl Index {
         // in the current memory context, longer than the scan.
         unsafe {
             let table = open(self.table.0, READ);
-            let index = pg_sys::index_open(oid_of(self.name), READ);
+            let index = pg_sys::index_open(oid::of(self.name), READ);
             let mut scan_keys: Vec<pg_sys::ScanKeyData> =
                 keys.iter().map(|(column, key)| key.on(*column)).collect();
             let slot = pg_sys::table_slot_create(table, ptr::null_mut());
@@ -453,8 +440,8 @@ unsafe fn insert_keys(
 }
 
 /// The next value of a sequence of the schema `queen_mq`.
-pub fn draw(sequence: &CStr) -> i64 {
-    let oid = oid_of(sequence);
+pub fn draw(sequence: &'static CStr) -> i64 {
+    let oid = oid::of(sequence);
     // SAFETY: nextval_oid takes one OID and returns a bigint.
     let drawn =
         unsafe { pgrx::direct_function_call::<i64>(pg_sys::nextval_oid, &[oid.into_datum()]) };

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use queen_engine::cursor::Cursor;
 use queen_engine::message::{MessageId, Span, Spans};
 
-use super::unordered::one;
+use super::claiming::one;
 use crate::memory::Memory;
 use crate::store::clock::Moment;
 use crate::store::cursor::Located;
@@ -42,6 +42,32 @@ struct Kept {
     base: Option<(u64, Option<i64>)>,
     /// What a transaction of this session has claimed: to be looked at once more when that has ended.
     own: Option<(Writer, Vec<MessageId>)>,
+    /// For so many pops yet it is enough to look beyond what anybody has taken.
+    ahead_for: u32,
+}
+
+/// Where many take from one partition, each finds something beyond what anybody has taken; once in so
+/// many times that a session does, it looks at what is behind as well.
+const LOOK_BACK_EVERY: u32 = 16;
+
+/// Where to begin to look for the last that anybody has taken.
+pub struct Ahead {
+    pub from: MessageId,
+    /// As of the stored cursor.
+    pub since: Option<Moment>,
+    /// The id of the stored cursor.
+    pub base: Option<u64>,
+}
+
+/// Whether that is enough this time.
+pub fn ahead(group: &Group, partition: &str) -> Option<Ahead> {
+    let count_down = |kept: &mut Kept| {
+        kept.ahead_for = kept.ahead_for.checked_sub(1)?;
+        let from = MessageId::new(kept.cursor.position + 1, 0);
+        let base = kept.base.map(|(id, _)| id);
+        Some(Ahead { from, since: kept.cursor.since, base })
+    };
+    FRONTS.with(|fronts| fronts.change(&key(group, partition), count_down)).flatten()
 }
 
 thread_local! {
@@ -64,7 +90,7 @@ impl Front {
             kept.base.map(|(id, _)| id) == base.map(|base| base.id)
                 && kept.cursor.position >= position
         });
-        let Some(Kept { mut cursor, base: from, own }) = kept else {
+        let Some(Kept { mut cursor, base: from, own, .. }) = kept else {
             let cursor = stored.map(|stored| stored.cursor.clone());
             let cursor = cursor.unwrap_or_else(|| Cursor::new(group.start.clone()));
             return Self { cursor, own: Vec::new(), base };
@@ -91,8 +117,9 @@ impl Front {
         self.base.map(|base| base.id)
     }
 
-    /// Remember it, with what of it was not taken.
-    pub fn keep(self, group: &Group, partition: &str, left: Vec<MessageId>) {
+    /// Remember it, with what of it was not taken. `was_ahead`: something was found beyond what anybody
+    /// has taken, and only there.
+    pub fn keep(self, group: &Group, partition: &str, left: Vec<MessageId>, was_ahead: bool) {
         let Self { mut cursor, own, base } = self;
         cursor.waiting = in_order(left, &cursor.waiting);
         let own = match (own.is_empty(), Writer::current()) {
@@ -104,7 +131,8 @@ impl Front {
         };
         if cursor.waiting.iter().count() <= LEFT_BEHIND {
             let base = base.map(|base| (base.id, (!base.is_own).then_some(base.revision)));
-            let kept = Kept { cursor, base, own };
+            let ahead_for = if was_ahead { LOOK_BACK_EVERY } else { 0 };
+            let kept = Kept { cursor, base, own, ahead_for };
             FRONTS.with(|fronts| fronts.keep(key(group, partition), kept));
         }
     }

@@ -3,7 +3,9 @@
 //!
 //! In a group without order there is no lock on the partition: see [`unordered`].
 
+mod claiming;
 mod front;
+mod sifting;
 mod unordered;
 
 use std::collections::{HashMap, HashSet};

@@ -375,3 +375,48 @@ async fn a_failure_that_fell_due_before_its_commit_is_found_again() -> Result<()
     assert_eq!(figures(&other).await?, (1, 1, 0));
     Ok(())
 }
+
+/// Where others are always ahead, consumers go on beyond them; what is behind is not forgotten over it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_commits_late_comes_soon_though_there_is_always_more() -> Result<()> {
+    const CONSUMERS: i64 = 8;
+    const LATE: usize = 3;
+    // A consumer looks back once in 17 pops.
+    const SOON_ENOUGH: i64 = 18 * CONSUMERS;
+    let (db, _, admin) = prepared("", 0).await?;
+    let pop = pop_all().batch(1);
+    let mut late = Vec::new();
+    for number in 1..=LATE as i64 {
+        let session = db.session().await?;
+        session.run("BEGIN").await?;
+        push(&session, "Default", -number, -number).await?;
+        late.push(session);
+    }
+    for number in 1..=720 {
+        push(&admin, "Default", number, number).await?;
+    }
+    let mut consumers = Vec::new();
+    for _ in 0..CONSUMERS {
+        consumers.push(db.session().await?);
+    }
+    let mut came = Vec::new();
+    // Each is behind the others by the time it pops again.
+    for _ in 0..30 {
+        for consumer in &consumers {
+            came.extend(numbers(&[pop.one(consumer).await?]));
+        }
+    }
+    assert_eq!(came, (1..=30 * CONSUMERS).collect::<Vec<_>>());
+    for (session, number) in late.iter().zip(1..) {
+        session.run("COMMIT").await?;
+        // As the worker does each second, and a pop now and then.
+        sweep(&admin).await?;
+        let mut came = Vec::new();
+        for turn in 0..SOON_ENOUGH {
+            let consumer = &consumers[(turn % CONSUMERS) as usize];
+            came.extend(numbers(&[pop.one(consumer).await?]));
+        }
+        assert_eq!(came.iter().filter(|one| **one < 0).collect::<Vec<_>>(), [&-number]);
+    }
+    Ok(())
+}
