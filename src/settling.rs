@@ -425,7 +425,7 @@ impl Locked {
     /// Where the lease still holds something, the cursor as it would be with the lease extended,
     /// and its new deadline. Refused if that is nowhere, or if it was lost anywhere.
     fn extended(&self, duration: Option<i64>) -> Result<Vec<(usize, Cursor, Moment)>> {
-        let mut extended = Vec::new();
+        let (mut extended, mut refusals) = (Vec::new(), Vec::new());
         let mut nothing_left = Refusal::Unknown;
         for (place, held) in self.held.iter().enumerate() {
             let (cursor, receipt) = (&held.located.cursor, held.receipt.as_ref());
@@ -433,12 +433,13 @@ impl Locked {
             match extend(cursor, self.lease, receipt, duration, self.now, void_before) {
                 Ok((cursor, deadline)) => extended.push((place, cursor, deadline)),
                 Err(refusal @ Refusal::NotInLease { .. }) => nothing_left = refusal,
-                Err(refusal) => return Err(explain(self.lease, &refusal, self.now)),
+                Err(refusal) => refusals.push(refusal),
             }
         }
-        match extended.is_empty() {
-            false => Ok(extended),
-            true => Err(explain(self.lease, &nothing_left, self.now)),
+        let nothing_left = extended.is_empty().then_some(nothing_left);
+        match refusals.into_iter().min().or(nothing_left) {
+            None => Ok(extended),
+            Some(refusal) => Err(explain(self.lease, &refusal, self.now)),
         }
     }
 

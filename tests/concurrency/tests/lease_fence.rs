@@ -277,3 +277,28 @@ async fn a_queue_that_is_removed_beside_a_first_pop_is_gone_for_its_lease() -> R
     Ack::all(came.lease()?).run(popping).await.fails_with("QN003")?;
     Ok(())
 }
+
+/// Whatever part of it that is, and in whichever call.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_lost_a_part_to_somebody_else_is_superseded() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [first, second] = db.sessions().await?;
+    for taken in ["p1", "p2", "p3"] {
+        for partition in ["p1", "p2", "p3"] {
+            Push::new("q", n(1)).partition(partition).run(&first).await?;
+        }
+        let lost = popped_briefly(&first).await?;
+        assert_eq!(lost.len(), 3);
+        let lease = lost[0].lease()?;
+        first.query("SELECT queen_extend($1)", &[&lease]).await.fails_with("QN001")?;
+        let again = pop().partition(taken).wait("5 s").run(&second).await?;
+        assert_eq!(again.len(), 1);
+        first.query("SELECT queen_extend($1)", &[&lease]).await.fails_with("QN002")?;
+        Ack::all(lease).run(&first).await.fails_with("QN002")?;
+        complete(&second, &again).await?;
+        let rest = pop().wait("5 s").run(&second).await?;
+        assert_eq!(rest.len(), 2);
+        complete(&second, &rest).await?;
+    }
+    Ok(())
+}
