@@ -12,7 +12,7 @@ use crate::store::clock;
 use crate::store::group::{self, Group, Patience, QUEUE_MODE};
 use crate::store::identity;
 use crate::store::queue::{self, Queue};
-use crate::store::spi::{Under, connected};
+use crate::store::spi::connected;
 
 /// Register `consumer_group` on `queue`, by name: the queue need not exist. `mode` 'new' reads what
 /// commits after the snapshot of this call, 'all' everything retained; `start_at` reads what was
@@ -138,7 +138,7 @@ fn destination(position: Option<&str>, time: Option<TimestampWithTimeZone>) -> R
 }
 
 pub fn find(queue: &str, group: &str) -> Result<(Option<Queue>, Option<Group>)> {
-    Under::new_snapshot(|under| Ok((queue::find(queue, under)?, group::find(queue, group, under)?)))
+    Ok((queue::known(queue)?, group::known(queue, group)?))
 }
 
 pub fn no_such_group(queue: &str, group: &str) -> Error {

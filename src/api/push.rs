@@ -27,7 +27,7 @@ use crate::store::queue::{self, Queue};
 use crate::store::replay::{self, Replay};
 use crate::store::segment::{self, NewSegment};
 use crate::store::snapshot;
-use crate::store::spi::{Under, connected};
+use crate::store::spi::connected;
 use crate::timing;
 use crate::waiters::{self, Topic};
 
@@ -291,7 +291,7 @@ pub fn push(messages: &[&Message]) -> Result<Vec<Pushed>> {
 
 /// The queue, created where that is allowed.
 pub fn find_queue(name: &str) -> Result<Queue> {
-    match Under::new_snapshot(|under| queue::find(name, under))? {
+    match queue::known(name)? {
         Some(queue) => Ok(queue),
         None if settings::auto_create() => queue::find_or_create(name, clock::now()),
         None => Err(Error::no_such_queue(name)),

@@ -307,7 +307,7 @@ fn queen_purge(queue: Option<&str>) -> i64 {
     (|| {
         let name = args::name("queue", queue)?;
         connected(|| {
-            let found = Under::new_snapshot(|under| queue::find(name, under))?;
+            let found = queue::known(name)?;
             moving::purge(&found.ok_or_else(|| Error::no_such_queue(name))?)
         })
     })()

@@ -9,7 +9,7 @@ use crate::datum::Jsonb;
 use crate::error::{Error, OrRaise, Result};
 use crate::rows::TableIterator;
 use crate::store::clock::{self, Moment};
-use crate::store::spi::{Under, connected};
+use crate::store::spi::connected;
 use crate::store::{queue, timer};
 use crate::timing;
 
@@ -99,7 +99,7 @@ fn queen_cancel(queue: Option<&str>, timer_key: Option<&str>) -> bool {
         let name = args::name("queue", queue)?;
         let key = args::timer_key(timer_key)?;
         connected(|| {
-            let queue = Under::new_snapshot(|under| queue::find(name, under))?;
+            let queue = queue::known(name)?;
             Ok(queue.is_some_and(|queue| timer::cancel(queue.id, key).is_some()))
         })
     })()

@@ -4,12 +4,17 @@ use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::cursor::Start;
 
+use super::catalogue::{self, Known};
 use super::clock::{At, Moment};
 use super::queue::{Options, UNORDERED};
-use super::spi::{Columns, Statement, Under, arg};
+use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
 use super::table::{From, Index, Table, Value};
 use super::{advisory, decode};
 use crate::error::Result;
+use crate::memory::Memory;
+
+/// Groups that a session remembers.
+const REMEMBERED: usize = 1024;
 
 /// The name under which queue mode is stored: no group can be called so.
 pub const QUEUE_MODE: &str = "";
@@ -62,8 +67,32 @@ pub fn find(queue: &str, name: &str, under: &Under) -> Result<Option<Group>> {
     BY_NAME.end(&[Value::Text(queue), Value::Text(name)], From::Start, under, read).transpose()
 }
 
-/// The queue's name of the group of this id.
-pub fn queue_of(group: i64, under: &Under) -> Option<String> {
+thread_local! {
+    static KNOWN: Known<(String, String), Group> = Memory::of(REMEMBERED);
+    static QUEUES: Known<i64, String> = Memory::of(REMEMBERED);
+}
+
+/// The group as it is at this moment, or, in REPEATABLE READ, as the transaction sees it.
+pub fn known(queue: &str, name: &str) -> Result<Option<Group>> {
+    let key = (queue.to_owned(), name.to_owned());
+    KNOWN.with(|rows| catalogue::known(rows, key, |under| find(queue, name, under)))
+}
+
+/// The queue's name of the group of this id, likewise.
+pub fn queue_of(group: i64) -> Result<Option<String>> {
+    QUEUES.with(|rows| catalogue::known(rows, group, |under| Ok(read_queue_of(group, under))))
+}
+
+/// Whether there is a group of this id at this moment, also in REPEATABLE READ.
+pub fn is_there(group: i64) -> Result<bool> {
+    let queue = match one_snapshot_per_transaction() {
+        true => Under::latest_snapshot(|under| Ok(read_queue_of(group, under)))?,
+        false => queue_of(group)?,
+    };
+    Ok(queue.is_some())
+}
+
+fn read_queue_of(group: i64, under: &Under) -> Option<String> {
     BY_ID.end(&[Value::Int(group)], From::Start, under, |row| row.need(2))
 }
 
@@ -135,6 +164,7 @@ pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> O
         Patience::PassBy => return None,
     }
     let NewGroup { now, start, initial, baseline, ordering } = new;
+    catalogue::announce();
     let row = REGISTER
         .run(&[
             arg(queue),
@@ -156,6 +186,7 @@ static MOVE: Statement = Statement::new(
 
 /// New cursors of the group begin at `start` from now on. `initial` and `baseline`: as in [`Group`].
 pub fn move_to(group: i64, start: &Start, initial: i64, baseline: Option<i64>) {
+    catalogue::announce();
     MOVE.run(&[arg(group), arg(encode(start)), arg(initial), baseline.and_then(arg)]);
 }
 
@@ -167,6 +198,7 @@ static RENUMBER: Statement = Statement::new(
 /// Give the group a new id. What it had under the old one answers late acks, and is swept up, as if
 /// the group had been removed.
 pub fn renumber(group: i64) -> i64 {
+    catalogue::announce();
     RENUMBER.run(&[arg(group)]).first().map_or(group, |row| row.need(1))
 }
 
@@ -190,6 +222,7 @@ static SET_BASELINE: Statement = Statement::new(
 
 /// What is not for the group has been counted.
 pub fn set_baseline(group: i64, baseline: i64) {
+    catalogue::announce();
     SET_BASELINE.run(&[arg(group), arg(baseline)]);
 }
 
@@ -201,6 +234,7 @@ static WRITE_OFF: Statement = Statement::new(
 /// So many messages more are not to be had for the group.
 pub fn write_off(group: i64, messages: i64) {
     if messages != 0 {
+        catalogue::announce();
         WRITE_OFF.run(&[arg(group), arg(messages)]);
     }
 }
@@ -210,6 +244,7 @@ static FORGET: Statement =
 
 /// Remove the group alone. What is left of its cursors answers late acks, and is swept up.
 pub fn forget(group: i64) {
+    catalogue::announce();
     FORGET.run(&[arg(group)]);
 }
 
@@ -250,6 +285,7 @@ static DELETE_RECEIPTS: [Statement; 2] = [
 /// Remove groups with their cursors. Waits for transactions that hold one of them.
 pub fn delete(groups: &[Group]) {
     let ids: Vec<i64> = groups.iter().map(|group| group.id).collect();
+    catalogue::announce();
     for statement in DELETE_RECEIPTS.iter().chain(&DELETE) {
         statement.run(&[arg(ids.clone())]);
     }

@@ -7,6 +7,7 @@
 
 use pgrx::pg_sys;
 
+use super::catalogue;
 use super::clock::{self, At, Moment};
 use super::spi::{Arg, Columns, Statement, arg};
 use super::{discovery, group, tally};
@@ -125,6 +126,7 @@ fn rebase() -> Result<Identity> {
     let identity = Identity { xid_offset: (highest + GAP).saturating_sub(next), void_before: now };
     let [own, offset, at] = identity.args();
     ADOPT.run(&[own, arg(generation + 1), offset, at]);
+    catalogue::announce();
     ADOPT_QUEUES.run(&[own, offset, at]);
     // Their deadlines are void: make them due, so that the search comes by.
     for statement in &END_LEASES {

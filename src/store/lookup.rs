@@ -42,16 +42,15 @@ impl ForPop {
 }
 
 pub fn for_pop(queue: &str, group: &str) -> Result<ForPop> {
+    let (queue, group) = (queue::known(queue)?, group::known(queue, group)?);
     Under::new_snapshot(|under| {
-        let queue_found = queue::find(queue, under)?;
-        let group = group::find(queue, group, under)?;
         let discovery = match &group {
             Some(group) => discovery::newest(group.id, under)?,
             None => None,
         };
-        let next_timer = queue_found.as_ref().and_then(|queue| timer::next(queue.id, under));
+        let next_timer = queue.as_ref().and_then(|queue| timer::next(queue.id, under));
         let discovery = discovery.unwrap_or_default();
-        Ok(ForPop { queue: queue_found, group, discovery, next_timer })
+        Ok(ForPop { queue, group, discovery, next_timer })
     })
 }
 
@@ -79,13 +78,11 @@ pub fn for_settle(lease: LeaseId, cursors: &[u64]) -> Result<ForSettle> {
             }
         }
     }
+    let group = locked.first().map(|locked| locked.group);
+    let group = group.or_else(|| gone.first().map(|(located, _)| located.group));
+    let name = group.map(group::queue_of).transpose()?.flatten();
+    let queue = name.as_deref().map(queue::known).transpose()?.flatten();
     Under::new_snapshot(|under| {
-        let group = locked.first().map(|locked| locked.group);
-        let group = group.or_else(|| gone.first().map(|(located, _)| located.group));
-        let queue = match group.and_then(|group| group::queue_of(group, under)) {
-            Some(name) => queue::find(&name, under)?,
-            None => None,
-        };
         let identity = queue.as_ref().map_or_else(identity::current, |queue| Ok(queue.identity))?;
         // Who holds a lease has a state, so the start is not looked at.
         let start = Start::default();

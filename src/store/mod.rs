@@ -2,6 +2,7 @@
 
 pub mod admission;
 mod advisory;
+mod catalogue;
 pub mod claim;
 pub mod clock;
 pub mod cursor;
@@ -13,7 +14,6 @@ mod key;
 pub mod lease_set;
 pub mod lookup;
 pub mod marker;
-mod oid;
 pub mod queue;
 pub mod receipt;
 pub mod replay;

@@ -3,11 +3,16 @@
 use pgrx::datum::Interval;
 use pgrx::{IntoDatum, pg_sys};
 
+use super::catalogue::{self, Known};
 use super::clock::{At, DAY, HOUR, Moment, SECOND, micros};
 use super::identity::{self, Identity};
 use super::spi::{Arg, Columns, Statement, Under, arg};
 use super::table::{From, Index, Table, Tuple, Value};
 use crate::error::Result;
+use crate::memory::Memory;
+
+/// Queues that a session remembers.
+const REMEMBERED: usize = 1024;
 
 /// A queue's options as set; None is the default.
 #[derive(Clone, Debug, Default)]
@@ -195,14 +200,24 @@ pub fn find(name: &str, under: &Under) -> Result<Option<Queue>> {
     found.map(adopted).transpose()
 }
 
+thread_local! {
+    static KNOWN: Known<String, Queue> = Memory::of(REMEMBERED);
+}
+
+/// The queue of this name as it is at this moment, or, in REPEATABLE READ, as the transaction sees it.
+pub fn known(name: &str) -> Result<Option<Queue>> {
+    KNOWN.with(|rows| catalogue::known(rows, name.to_owned(), |under| find(name, under)))
+}
+
 /// The queue, created with the defaults if it is not there. Waits for a transaction that is
 /// creating it.
 pub fn find_or_create(name: &str, now: Moment) -> Result<Queue> {
     loop {
-        if let Some(queue) = Under::new_snapshot(|under| find(name, under))? {
+        if let Some(queue) = known(name)? {
             return Ok(queue);
         }
         let [own, offset, restored_at] = identity::current()?.args();
+        catalogue::announce();
         CREATE.run(&[arg(name), arg(At(now)), own, offset, restored_at]);
         pgrx::check_for_interrupts!();
     }
@@ -218,6 +233,7 @@ pub fn update(queue: &Queue) {
         value.clone().and_then(IntoDatum::into_datum)
     }
     let o = &queue.options;
+    catalogue::announce();
     UPDATE.run(&[
         arg(queue.id),
         option(&o.lease_time),
@@ -256,5 +272,6 @@ pub fn delete(queue: &Queue) {
     for statement in &DELETE_PARTS {
         statement.run(&[arg(queue.id)]);
     }
+    catalogue::announce();
     DELETE.run(&[arg(queue.id)]);
 }

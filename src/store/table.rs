@@ -15,8 +15,8 @@ use std::ptr;
 
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
+use super::catalogue;
 pub use super::key::{Key, Value};
-use super::oid;
 use super::spi::{Arg, Columns, Under};
 use crate::error::Error;
 
@@ -117,7 +117,7 @@ impl Tuple {
 /// In a transaction.
 unsafe fn open(name: &'static CStr, mode: i32) -> pg_sys::Relation {
     // SAFETY: answers NULL for what is not there.
-    let table = unsafe { pg_sys::try_relation_open(oid::of(name), mode) };
+    let table = unsafe { pg_sys::try_relation_open(catalogue::oid_of(name), mode) };
     if table.is_null() {
         Error::dropped().raise();
     }
@@ -208,7 +208,7 @@ impl Index {
         // in the current memory context, longer than the scan.
         unsafe {
             let table = open(self.table.0, READ);
-            let index = pg_sys::index_open(oid::of(self.name), READ);
+            let index = pg_sys::index_open(catalogue::oid_of(self.name), READ);
             let mut scan_keys: Vec<pg_sys::ScanKeyData> =
                 keys.iter().map(|(column, key)| key.on(*column)).collect();
             let slot = pg_sys::table_slot_create(table, ptr::null_mut());
@@ -441,7 +441,7 @@ unsafe fn insert_keys(
 
 /// The next value of a sequence of the schema `queen_mq`.
 pub fn draw(sequence: &'static CStr) -> i64 {
-    let oid = oid::of(sequence);
+    let oid = catalogue::oid_of(sequence);
     // SAFETY: nextval_oid takes one OID and returns a bigint.
     let drawn =
         unsafe { pgrx::direct_function_call::<i64>(pg_sys::nextval_oid, &[oid.into_datum()]) };

@@ -10,7 +10,6 @@ use super::Taking;
 use crate::error::Result;
 use crate::store::claim;
 use crate::store::cursor;
-use crate::store::group;
 use crate::store::segment::Stored;
 use crate::store::spi::Under;
 use crate::store::table::Place;
@@ -184,11 +183,10 @@ impl Taking<'_> {
         if !cursor::may_take(self.group.id, partition) {
             return Ok((HashMap::new(), all(Lost::Perhaps)));
         }
+        if !self.is_group_there()? {
+            return Ok((HashMap::new(), all(Lost::Forever)));
+        }
         Under::latest_snapshot(|under| {
-            if group::queue_of(self.group.id, under).is_none() {
-                cursor::moved_on()?;
-                return Ok((HashMap::new(), all(Lost::Forever)));
-            }
             let stored = self.log(partition, None).segments(claimed, under);
             let stored: HashMap<u64, Stored> =
                 stored.into_iter().map(|stored| (stored.id(), stored)).collect();

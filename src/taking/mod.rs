@@ -181,8 +181,7 @@ impl<'a> Taking<'a> {
     /// Whether the group has not been made another one since it was looked up. Who has begun to read
     /// first, as `cursor::try_read_first` says, keeps it from that.
     fn is_group_there(&self) -> Result<bool> {
-        let is_there =
-            Under::latest_snapshot(|under| Ok(group::queue_of(self.group.id, under).is_some()))?;
+        let is_there = group::is_there(self.group.id)?;
         if !is_there {
             cursor::moved_on()?;
         }

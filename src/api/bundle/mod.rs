@@ -23,7 +23,7 @@ use crate::settling::{self, Item as SettleItem, settle_lease};
 use crate::store::clock::{self, Moment};
 use crate::store::cursor;
 use crate::store::marker::{self, KvOp};
-use crate::store::spi::{Under, connected};
+use crate::store::spi::connected;
 use crate::store::{queue, timer as store_timer};
 use crate::subtransaction::all_or_nothing;
 use crate::timing;
@@ -187,7 +187,7 @@ impl Bundle {
                     timed(*at, timer, status, Some((&set.transaction_id, set.deliver_at)))?
                 }
                 Timer::Cancel { queue, key } => {
-                    let queue = Under::new_snapshot(|under| queue::find(queue, under))?;
+                    let queue = queue::known(queue)?;
                     let found = queue.and_then(|queue| store_timer::cancel(queue.id, key));
                     let status = if found.is_some() { "cancelled" } else { "absent" };
                     let found = found.as_ref().map(|(id, deliver_at)| (id.as_str(), *deliver_at));

@@ -1,12 +1,14 @@
-//! A session remembers nothing of the catalogue that others, or itself, may change: relations that
-//! are replaced, dropped, created anew.
+//! A session goes by nothing that others, or itself, have changed: relations that are replaced, dropped,
+//! created anew, queues and groups with other options, or gone.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use chrono::TimeDelta;
 use queen_tests::{Ack, Fails, Pop, PushBatch, Session, TestDb, complete, n, numbers};
 use tokio::task::JoinSet;
+use tokio_postgres::Error;
 
 fn pop() -> Pop {
     Pop::new("q").group("g").mode("all").batch(10)
@@ -92,5 +94,127 @@ async fn indexes_and_tables_are_rebuilt_while_everybody_works() -> Result<()> {
     }
     let left = "SELECT sum(pending)::bigint FROM queen_groups";
     assert_eq!(admin.count(left).await?, 0);
+    Ok(())
+}
+
+const PARTITIONS: usize = 200;
+
+/// How long a lease of the next message is, in hours, which says which options the session goes by.
+async fn lease_hours(session: &Session) -> Result<i64> {
+    // Of a partition that nobody else takes.
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    let partition = format!("p{}", NEXT.fetch_add(1, Ordering::Relaxed) % PARTITIONS);
+    let pop = Pop::new("q").group("g").partition(partition);
+    let now = session.now().await?;
+    let came = pop.one(session).await?;
+    let length = came.lease_expires_at.context("a lease has an end")? - now;
+    Ok((length + TimeDelta::minutes(1)).num_hours())
+}
+
+async fn set_lease_time(session: &Session, hours: i64) -> Result<(), Error> {
+    session.run(&format!("SELECT queen_configure('q', lease_time => '{hours} hours')")).await
+}
+
+/// A queue whose leases last for an hour, of which the sessions know, with messages for each of them.
+async fn known_to_all<const N: usize>() -> Result<(TestDb, [Session; N])> {
+    let db = TestDb::fresh().await?;
+    let sessions: [Session; N] = db.sessions().await?;
+    set_lease_time(&sessions[0], 1).await?;
+    sessions[0].run("SELECT queen_subscribe('q', 'g', 'all')").await?;
+    for number in 0..PARTITIONS as i64 {
+        let push = PushBatch::new("q", vec![n(number)]).partition(format!("p{number}"));
+        push.run(&sessions[0]).await?;
+    }
+    for session in &sessions {
+        assert_eq!(lease_hours(session).await?, 1);
+    }
+    Ok((db, sessions))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn options_hold_from_the_commit_on_also_in_open_transactions() -> Result<()> {
+    let (_db, [admin, open, repeatable, other]) = known_to_all().await?;
+    open.run("BEGIN").await?;
+    repeatable.run("BEGIN ISOLATION LEVEL REPEATABLE READ").await?;
+    for session in [&open, &repeatable] {
+        assert_eq!(lease_hours(session).await?, 1);
+    }
+    admin.run("BEGIN").await?;
+    set_lease_time(&admin, 2).await?;
+    assert_eq!(lease_hours(&admin).await?, 2, "its own change");
+    for session in [&open, &repeatable, &other] {
+        assert_eq!(lease_hours(session).await?, 1, "not committed");
+    }
+    admin.run("COMMIT").await?;
+    assert_eq!(lease_hours(&open).await?, 2);
+    assert_eq!(lease_hours(&repeatable).await?, 1, "as of its snapshot");
+    assert_eq!(lease_hours(&other).await?, 2);
+    for session in [&open, &repeatable] {
+        session.run("COMMIT").await?;
+        assert_eq!(lease_hours(session).await?, 2);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn options_that_are_rolled_back_never_held() -> Result<()> {
+    let (_db, [admin, other]) = known_to_all().await?;
+    admin.run("BEGIN; SAVEPOINT s").await?;
+    set_lease_time(&admin, 2).await?;
+    assert_eq!(lease_hours(&admin).await?, 2);
+    admin.run("ROLLBACK TO SAVEPOINT s").await?;
+    assert_eq!(lease_hours(&admin).await?, 1);
+    set_lease_time(&admin, 3).await?;
+    assert_eq!(lease_hours(&admin).await?, 3);
+    admin.run("ROLLBACK").await?;
+    assert_eq!(lease_hours(&admin).await?, 1);
+
+    admin.run("BEGIN").await?;
+    set_lease_time(&admin, 4).await?;
+    assert_eq!(lease_hours(&admin).await?, 4);
+    admin.run("PREPARE TRANSACTION 'options'").await?;
+    for session in [&admin, &other] {
+        assert_eq!(lease_hours(session).await?, 1, "prepared");
+    }
+    other.run("COMMIT PREPARED 'options'").await?;
+    for session in [&admin, &other] {
+        assert_eq!(lease_hours(session).await?, 4);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_removed_is_gone_for_those_who_knew_it() -> Result<()> {
+    let (_db, [admin, open, other]) = known_to_all().await?;
+    let group = "SELECT id FROM queen_mq.consumer_group WHERE name = 'g'";
+    let first = admin.count(group).await?;
+    other.run("SET queen_mq.auto_create = off").await?;
+    open.run("BEGIN; SET LOCAL queen_mq.auto_create = off").await?;
+    assert_eq!(lease_hours(&other).await?, 1);
+    // It has read the queue, and holds nothing of it.
+    open.run("SELECT queen_cancel('q', 'no such timer')").await?;
+
+    // In a transaction that goes on, and outside of one.
+    let refused = async |sql: &str| -> Result<()> {
+        open.run("SAVEPOINT s").await?;
+        open.query(sql, &[]).await.fails_with("42704")?;
+        open.run("ROLLBACK TO SAVEPOINT s").await?;
+        other.query(sql, &[]).await.fails_with("42704").map(drop)
+    };
+    admin.run("SELECT queen_unsubscribe('q', 'g')").await?;
+    refused("SELECT queen_seek('q', 'g', 'start')").await?;
+    admin.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
+    assert_ne!(admin.count(group).await?, first);
+    assert_eq!(Pop::new("q").group("g").partition("p0").one(&other).await?.payload, n(0));
+
+    admin.run("SELECT queen_delete_queue('q')").await?;
+    refused("SELECT queen_push('q', '1')").await?;
+    refused("SELECT queen_pop('q', 'g')").await?;
+    set_lease_time(&admin, 5).await?;
+    open.run("SELECT queen_push('q', '1'); COMMIT").await?;
+    admin.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
+    let now = other.now().await?;
+    let came = Pop::new("q").group("g").one(&other).await?;
+    assert!(came.lease_expires_at.context("an end")? - now >= TimeDelta::hours(5));
     Ok(())
 }

@@ -1,0 +1,102 @@
+//! What a session remembers of things that hardly ever change: the OIDs of our relations, queues and
+//! consumer groups.
+//!
+//! It goes the way of PostgreSQL's own catalogue caches. Whoever changes such a thing says so, and every
+//! session hears of it no later than it could see the change: the message is on its way before the locks
+//! of the transaction that changed it are given up, and before its client is told. What was looked up
+//! before that is not believed any more.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char};
+use std::hash::Hash;
+
+use pgrx::pg_sys;
+
+use super::spi::{Under, one_snapshot_per_transaction};
+use crate::error::{Error, Result};
+use crate::memory::Memory;
+
+const SCHEMA: &CStr = c"queen_mq";
+/// The relation in whose name changes are announced: one that is hardly ever opened, so that nobody has
+/// to read its definition again.
+const ANNOUNCES: &CStr = c"identity";
+
+thread_local! {
+    /// By the address of the name: with the count of changes before it was looked up.
+    static OIDS: RefCell<HashMap<*const c_char, (u64, pg_sys::Oid)>> = RefCell::default();
+    /// Changes that the session has heard of: of any relation, and of what is announced.
+    static CHANGES: Cell<u64> = const { Cell::new(0) };
+    static IS_LISTENING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A relation's OID; relations of an extension are there as long as its functions. Changes are heard of
+/// no later than the relation is locked.
+pub fn oid_of(name: &'static CStr) -> pg_sys::Oid {
+    let changes = heard();
+    let known = OIDS.with_borrow(|known| known.get(&name.as_ptr()).copied());
+    if let Some((_, oid)) = known.filter(|(before, _)| *before == changes) {
+        return oid;
+    }
+    let oid = look_up(name);
+    OIDS.with_borrow_mut(|known| known.insert(name.as_ptr(), (changes, oid)));
+    oid
+}
+
+fn look_up(name: &CStr) -> pg_sys::Oid {
+    // SAFETY: look-ups in the catalogue caches, with NUL-terminated names.
+    let oid = unsafe {
+        pg_sys::get_relname_relid(name.as_ptr(), pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true))
+    };
+    if oid == pg_sys::InvalidOid {
+        Error::dropped().raise();
+    }
+    oid
+}
+
+/// Rows that are remembered, by a key of theirs.
+pub type Known<K, T> = Memory<K, (u64, T)>;
+
+/// The row of this key, as it is at this moment: remembered, or read by `read`. In REPEATABLE READ it is
+/// read each time, as the transaction sees it, and not remembered.
+pub fn known<K: Eq + Hash, T: Clone>(
+    rows: &Known<K, T>,
+    key: K,
+    read: impl FnOnce(&Under) -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    if one_snapshot_per_transaction() {
+        return Under::new_snapshot(read);
+    }
+    // SAFETY: any time in a transaction will do; a lock on a relation does the same.
+    unsafe { pg_sys::AcceptInvalidationMessages() };
+    let changes = heard();
+    let remembered = rows.change(&key, |(before, row)| (*before == changes).then(|| row.clone()));
+    if let Some(row) = remembered.flatten() {
+        return Ok(Some(row));
+    }
+    let found = Under::new_snapshot(read)?;
+    if let Some(row) = &found {
+        rows.keep(key, (changes, row.clone()));
+    }
+    Ok(found)
+}
+
+/// Before a queue or a consumer group is changed in any way: nobody is to go by what they remember of it
+/// once the change can be seen.
+pub fn announce() {
+    CHANGES.set(CHANGES.get().wrapping_add(1));
+    // SAFETY: in a transaction; an ERROR if there is no such relation.
+    unsafe { pg_sys::CacheInvalidateRelcacheByRelid(oid_of(ANNOUNCES)) };
+}
+
+fn heard() -> u64 {
+    if !IS_LISTENING.replace(true) {
+        // SAFETY: the callback lives as long as the process, and does nothing but count.
+        unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(hear), pg_sys::Datum::null()) };
+    }
+    CHANGES.get()
+}
+
+extern "C-unwind" fn hear(_: pg_sys::Datum, _: pg_sys::Oid) {
+    CHANGES.set(CHANGES.get().wrapping_add(1));
+}
