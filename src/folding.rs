@@ -21,7 +21,7 @@ use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
 use crate::store::segment::{Batch, Log, Stored};
 use crate::store::snapshot::{self, Taken};
-use crate::store::spi::Under;
+use crate::store::spi::{Under, one_snapshot_per_transaction};
 use crate::store::sweep::Step;
 
 /// Claims, or messages, looked at at a time.
@@ -86,7 +86,7 @@ fn fold(
         return Ok(0);
     }
     let base = match found {
-        Some((located, place)) => match cursor::try_lock(&located, place, under)? {
+        Some((located, place)) => match cursor::lock_if_newest(&located, place, under)? {
             Attempt::Locked => located,
             Attempt::Taken | Attempt::MovedOn => return Ok(0),
         },
@@ -99,7 +99,8 @@ fn fold(
 }
 
 /// The same, by a transaction that writes anyway: others, who fold at the same time, are not to work
-/// in vain.
+/// in vain. In REPEATABLE READ the cursor is moved on, and no claim removed: somebody else may have been
+/// at it since the snapshot, which would be an error.
 pub fn fold_locked(
     queue: &Queue,
     group: &Group,
@@ -107,15 +108,26 @@ pub fn fold_locked(
     until: Moment,
     under: &Under,
 ) -> Result<()> {
-    let Some((base, place)) = cursor::status(group.id, &group.start, partition, under)? else {
-        return fold(queue, group, partition, until, under).map(drop);
+    let keeps_claims = one_snapshot_per_transaction();
+    let (base, before) = match cursor::status(group.id, &group.start, partition, under)? {
+        Some((base, place)) => match cursor::lock_if_newest(&base, place, under)? {
+            Attempt::Locked => (base.clone(), base.cursor),
+            Attempt::Taken | Attempt::MovedOn => return Ok(()),
+        },
+        None if !cursor::try_prevent(group.id, partition)? => return Ok(()),
+        None => match cursor::try_create(queue.id, group.id, partition)? {
+            Some(new) => (new, Cursor::new(group.start.clone())),
+            None => return Ok(()),
+        },
     };
-    if cursor::try_lock(&base, place, under)? == Attempt::Locked {
-        let folding = Folding::new(queue, group, partition, until, under);
-        let mut after = folding.move_on(base.cursor.clone(), LEFT_BEHIND)?;
-        let over = folding.settled_behind(&mut after)?;
-        write(&base, after, &over, under);
+    let folding = Folding::new(queue, group, partition, until, under);
+    let mut after = folding.move_on(before, LEFT_BEHIND)?;
+    let mut over = Vec::new();
+    match keeps_claims {
+        true => after.counted_below = after.counted_below.min(folding.lowest_passed.get()),
+        false => over = folding.settled_behind(&mut after)?,
     }
+    write(&base, after, &over, under);
     Ok(())
 }
 

@@ -93,7 +93,7 @@ fn lock_all(group: &Group) -> Result<Vec<Located>> {
 fn retire(queue: &Queue, located: &[Located]) {
     for located in located.iter().filter(|one| one.message.is_none() || one.cursor.open() > 0) {
         let revoked = located.cursor.revoked();
-        write(queue, located, (located.cursor.emptied(), revoked));
+        write(queue, located, (located.cursor.retired(), revoked));
     }
 }
 

@@ -76,9 +76,9 @@ impl Figures {
             known.insert(queue.name);
         }
         // Groups whose queue does not exist yet.
-        for (queue, name, _) in group::all(under)? {
+        for (queue, group) in group::all(under)? {
             if !known.contains(&queue) {
-                figures.groups.push(GroupFigures::idle(queue, name));
+                figures.groups.push(GroupFigures::idle(queue, group.name));
             }
         }
         figures.groups.sort_by(|a, b| (&a.queue, &a.group).cmp(&(&b.queue, &b.group)));
@@ -94,8 +94,8 @@ impl Figures {
         let look = Look { queue, count, partitions, replays, now: clock::now(), under };
         let mut depth = None;
         let mut groups = 0;
-        for (name, group) in group::of_queue_named(&queue.name, under)? {
-            let found = look.at(name, &group, &mut self.leases)?;
+        for group in group::of_queue_named(&queue.name, under)? {
+            let found = look.at(&group, &mut self.leases)?;
             depth = depth.max(Some(found.pending));
             groups += 1;
             self.groups.push(found);
@@ -141,8 +141,8 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    fn at(&self, name: String, group: &Group, leases: &mut Vec<LiveLease>) -> Result<GroupFigures> {
-        let mut figures = GroupFigures::idle(self.queue.name.clone(), name);
+    fn at(&self, group: &Group, leases: &mut Vec<LiveLease>) -> Result<GroupFigures> {
+        let mut figures = GroupFigures::idle(self.queue.name.clone(), group.name.clone());
         let cursors = cursor::of_group(group.id, &group.start, self.under)?;
         let mut read = HashSet::new();
         let own = leases.len();

@@ -4,7 +4,7 @@ use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
 use super::args;
-use super::group::{find, no_such_group};
+use super::group::{hold, no_such_group};
 use super::push::push_again;
 use crate::error::{Code, Error, OrRaise};
 use crate::rows::TableIterator;
@@ -20,7 +20,7 @@ use crate::store::spi::connected;
 /// group or queue has gone; 22023.
 ///
 /// Transaction: takes effect when the caller commits. Waits for a transaction that is replaying or
-/// purging the same dead letter.
+/// purging the same dead letter, or that is purging the queue or changing its `ordering`.
 #[pg_extern(security_definer)]
 #[search_path(pg_catalog, pg_temp)]
 fn queen_dead_letter_replay(
@@ -30,7 +30,7 @@ fn queen_dead_letter_replay(
         let id = args::required("dead_letter_id", dead_letter_id)?;
         connected(|| {
             let letter = dead_letter::take(id).ok_or_else(|| no_such_letter(id))?;
-            let (queue, group) = find(&letter.queue, &letter.group)?;
+            let (queue, group) = hold(&letter.queue, &letter.group, false)?;
             let queue = queue.ok_or_else(|| Error::no_such_queue(&letter.queue))?;
             let group = group.ok_or_else(|| no_such_group(&letter.queue, &letter.group))?;
             Ok((push_again(&queue, &group, &letter), letter.transaction_id))

@@ -9,9 +9,11 @@ use crate::error::{Code, Error, OrRaise, Result};
 use crate::moving;
 use crate::settings;
 use crate::store::clock;
-use crate::store::group::{self, Group, Patience, QUEUE_MODE};
+use crate::store::cursor;
+use crate::store::group::{Group, Patience, QUEUE_MODE};
 use crate::store::identity;
-use crate::store::queue::{self, Queue};
+use crate::store::lookup;
+use crate::store::queue::Queue;
 use crate::store::spi::connected;
 
 /// Register `consumer_group` on `queue`, by name: the queue need not exist. `mode` 'new' reads what
@@ -38,7 +40,7 @@ fn queen_subscribe(
         let mode = Mode::parse(mode, start_at)?;
         ordering.map(args::ordering).transpose()?;
         connected(|| {
-            let (found, existing) = find(queue, group)?;
+            let (found, existing) = lookup::queue_and_group(queue, group)?;
             if found.is_none() && !settings::auto_create() {
                 return Err(Error::no_such_queue(queue));
             }
@@ -69,7 +71,7 @@ fn queen_unsubscribe(queue: Option<&str>, consumer_group: Option<&str>) -> bool 
     (|| {
         let queue = args::name("queue", queue)?;
         let group = args::group(consumer_group)?;
-        connected(|| match find(queue, group)? {
+        connected(|| match hold(queue, group, false)? {
             (_, None) => Ok(false),
             (found, Some(group)) => {
                 moving::unsubscribe(found.as_ref(), &group)?;
@@ -105,7 +107,7 @@ fn queen_seek(
         let partition = partition.map(|name| args::name("partition", Some(name))).transpose()?;
         let mode = destination(to_position, to_time)?;
         connected(|| {
-            let (queue, group) = find(name, group_name)?;
+            let (queue, group) = hold(name, group_name, true)?;
             let queue = queue.ok_or_else(|| Error::no_such_queue(name))?;
             let group = group.ok_or_else(|| no_such_group(name, group_name))?;
             match partition {
@@ -137,8 +139,22 @@ fn destination(position: Option<&str>, time: Option<TimestampWithTimeZone>) -> R
     }
 }
 
-pub fn find(queue: &str, group: &str) -> Result<(Option<Queue>, Option<Group>)> {
-    Ok((queue::known(queue)?, group::known(queue, group)?))
+/// The queue and the group. Nobody makes the group another one, nor changes how it is read, before the
+/// end of this transaction: `alone`, nobody reads a partition for the first time either.
+pub fn hold(queue: &str, group: &str, alone: bool) -> Result<(Option<Queue>, Option<Group>)> {
+    loop {
+        let found = lookup::queue_and_group(queue, group)?;
+        let (Some(queue), Some(group)) = &found else { return Ok(found) };
+        match alone && !group.is_ordered(&queue.options) {
+            true => cursor::prevent_all(queue.id),
+            false => cursor::read_first(queue.id),
+        }
+        if lookup::is_current(queue, group)? {
+            return Ok(found);
+        }
+        cursor::moved_on()?;
+        pgrx::check_for_interrupts!();
+    }
 }
 
 pub fn no_such_group(queue: &str, group: &str) -> Error {

@@ -140,6 +140,8 @@ struct Look {
     /// Messages were moved into the log. That may be for others, who are not to wait for the end of
     /// this pop.
     has_moved: bool,
+    /// The queue or the group has been changed meanwhile.
+    is_outdated: bool,
     /// The group's id.
     group: Option<i64>,
     /// When there may be something by itself.
@@ -182,6 +184,25 @@ fn attempt(
     last: bool,
     results: ResultContext,
 ) -> Result<Look> {
+    let mut has_moved = false;
+    loop {
+        let mut look = attempt_once(request, newcomer, last, results)?;
+        look.has_moved |= has_moved;
+        if !look.is_outdated {
+            return Ok(look);
+        }
+        has_moved = look.has_moved;
+        pgrx::check_for_interrupts!();
+    }
+}
+
+/// The same, as long as nobody changes the queue or the group meanwhile.
+fn attempt_once(
+    request: &Request<'_>,
+    newcomer: &mut Newcomer,
+    last: bool,
+    results: ResultContext,
+) -> Result<Look> {
     let mut found = lookup::for_pop(request.queue, request.group)?;
     if found.queue.is_none() && !settings::auto_create() {
         return Err(Error::no_such_queue(request.queue));
@@ -195,7 +216,8 @@ fn attempt(
     if let (Some(queue), Some(group)) = (&found.queue, &found.group) {
         let moved = timing::deliver_due(queue, found.next_timer, timing::MOVED_BY_POP)?;
         look.has_moved = moved > 0;
-        look.deliveries = take(request, queue, group, &found.discovery, results)?;
+        (look.deliveries, look.is_outdated) =
+            take(request, queue, group, &found.discovery, results)?;
     }
     if look.deliveries.is_empty() && !last {
         look.next = Under::new_snapshot(|under| Ok(next_moment(&found, under)))?;
@@ -204,23 +226,24 @@ fn attempt(
 }
 
 /// Take what there is. A partition that was moved on between the snapshot and the lock is looked at
-/// again.
+/// again. And whether the queue or the group is not what it was any more.
 fn take(
     request: &Request<'_>,
     queue: &Queue,
     group: &Group,
     discovery: &(i64, Discovery),
     results: ResultContext,
-) -> Result<Vec<Delivery>> {
+) -> Result<(Vec<Delivery>, bool)> {
     for _ in 0..MOVED_ON_LIMIT {
         let mut take = Taking::new(&request.wanted, queue, group, discovery, results);
         let moved_on = Under::new_snapshot(|under| take.run(under))?;
-        if take.took_any() || !moved_on {
-            return Ok(take.into_deliveries());
+        let is_outdated = take.is_outdated() && !take.took_any();
+        if take.took_any() || is_outdated || !moved_on {
+            return Ok((take.into_deliveries(), is_outdated));
         }
         pgrx::check_for_interrupts!();
     }
-    Ok(Vec::new())
+    Ok((Vec::new(), false))
 }
 
 /// Register the group, if it is time.

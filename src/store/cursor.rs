@@ -127,8 +127,16 @@ pub enum Attempt {
 /// locks, so that what was popped since the caller's snapshot is left alone, and once more after:
 /// the answer stands then. In REPEATABLE READ a newer state is an error.
 pub fn try_lock(at: &Located, place: Place, under: &Under) -> Result<Attempt> {
+    match lock_if_newest(at, place, under)? {
+        Attempt::MovedOn => moved_on(),
+        attempt => Ok(attempt),
+    }
+}
+
+/// The same, for those who can do without: a newer state is no error.
+pub fn lock_if_newest(at: &Located, place: Place, under: &Under) -> Result<Attempt> {
     if latest_revision(at.id)? != at.revision {
-        return moved_on();
+        return Ok(Attempt::MovedOn);
     }
     let is_locked = match at.message {
         None => CURSORS.lock(place, false, under),
@@ -139,7 +147,7 @@ pub fn try_lock(at: &Located, place: Place, under: &Under) -> Result<Attempt> {
     }
     match latest_revision(at.id)? == at.revision {
         true => Ok(Attempt::Locked),
-        false => moved_on(),
+        false => Ok(Attempt::MovedOn),
     }
 }
 
@@ -180,6 +188,11 @@ pub fn try_read_first(queue: i64) -> bool {
     advisory::try_share(&first_reads(queue))
 }
 
+/// The same, waiting for whoever keeps others from it.
+pub fn read_first(queue: i64) {
+    advisory::share(&first_reads(queue));
+}
+
 /// Put a new cursor in the place of the one that is there, whose lock the caller holds, or of none.
 pub fn replace(group: i64, partition: &str) -> Located {
     REMOVE.run(&[arg(group), arg(partition)]);
@@ -194,7 +207,7 @@ static REMOVE: Statement = Statement::new(
 
 /// See that the cursor exists, waiting for a transaction that is creating it.
 pub fn create(queue: i64, group: i64, partition: &str) -> Result<()> {
-    advisory::share(&first_reads(queue));
+    read_first(queue);
     if !exists(group, partition)? {
         advisory::lock(&name_of(group, partition));
         if !exists(group, partition)? {

@@ -7,7 +7,7 @@ use queen_engine::cursor::Start;
 use super::catalogue::{self, Known};
 use super::clock::{At, Moment};
 use super::queue::{Options, UNORDERED};
-use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
+use super::spi::{Columns, Statement, Under, arg};
 use super::table::{From, Index, Table, Value};
 use super::{advisory, decode};
 use crate::error::Result;
@@ -23,6 +23,7 @@ pub const QUEUE_MODE: &str = "";
 #[derive(Clone, Debug)]
 pub struct Group {
     pub id: i64,
+    pub name: String,
     pub registered_at: Moment,
     pub start: Start,
     /// Messages that were there at the start and are for the group.
@@ -51,6 +52,7 @@ static FIND_ALL: Statement = Statement::new(
 fn read(row: &impl Columns) -> Result<Group> {
     Ok(Group {
         id: row.need(1),
+        name: row.need(3),
         registered_at: row.need::<At>(4).0,
         start: decode(&row.need::<Vec<u8>>(5), "the start of a consumer group")?,
         initial: row.need(6),
@@ -68,32 +70,15 @@ pub fn find(queue: &str, name: &str, under: &Under) -> Result<Option<Group>> {
 }
 
 thread_local! {
-    static KNOWN: Known<(String, String), Group> = Memory::of(REMEMBERED);
     static QUEUES: Known<i64, String> = Memory::of(REMEMBERED);
 }
 
-/// The group as it is at this moment, or, in REPEATABLE READ, as the transaction sees it.
-pub fn known(queue: &str, name: &str) -> Result<Option<Group>> {
-    let key = (queue.to_owned(), name.to_owned());
-    KNOWN.with(|rows| catalogue::known(rows, key, |under| find(queue, name, under)))
-}
-
-/// The queue's name of the group of this id, likewise.
+/// The queue's name of the group of this id, as it is at this moment, or, in REPEATABLE READ, as the
+/// transaction sees it.
 pub fn queue_of(group: i64) -> Result<Option<String>> {
-    QUEUES.with(|rows| catalogue::known(rows, group, |under| Ok(read_queue_of(group, under))))
-}
-
-/// Whether there is a group of this id at this moment, also in REPEATABLE READ.
-pub fn is_there(group: i64) -> Result<bool> {
-    let queue = match one_snapshot_per_transaction() {
-        true => Under::latest_snapshot(|under| Ok(read_queue_of(group, under)))?,
-        false => queue_of(group)?,
-    };
-    Ok(queue.is_some())
-}
-
-fn read_queue_of(group: i64, under: &Under) -> Option<String> {
-    BY_ID.end(&[Value::Int(group)], From::Start, under, |row| row.need(2))
+    let read =
+        |under: &Under| Ok(BY_ID.end(&[Value::Int(group)], From::Start, under, |row| row.need(2)));
+    QUEUES.with(|rows| catalogue::known(rows, group, read))
 }
 
 static ALL: Statement = Statement::new(
@@ -103,16 +88,14 @@ static ALL: Statement = Statement::new(
 );
 
 /// Every group with its queue's name and its own.
-pub fn all(under: &Under) -> Result<Vec<(String, String, Group)>> {
-    ALL.read(&[], under).map(|row| Ok((row.need(2), row.need(3), read(&row)?))).collect()
+pub fn all(under: &Under) -> Result<Vec<(String, Group)>> {
+    ALL.read(&[], under).map(|row| Ok((row.need(2), read(&row)?))).collect()
 }
 
-/// The groups of a queue with their names, in the order of these.
-pub fn of_queue_named(queue: &str, under: &Under) -> Result<Vec<(String, Group)>> {
-    let read = |row: super::spi::Row| Ok((row.need(3), read(&row)?));
-    let mut groups: Vec<_> =
-        FIND_ALL.read(&[arg(queue)], under).map(read).collect::<Result<Vec<(String, Group)>>>()?;
-    groups.sort_by(|(a, _), (b, _)| a.cmp(b));
+/// The groups of a queue, in the order of their names.
+pub fn of_queue_named(queue: &str, under: &Under) -> Result<Vec<Group>> {
+    let mut groups = of_queue(queue, under)?;
+    groups.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(groups)
 }
 
@@ -176,7 +159,8 @@ pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> O
             ordering.as_deref().and_then(arg),
         ])
         .first()?;
-    Some(Group { id: row.need(1), registered_at: now, start, initial, baseline, ordering })
+    let (id, name) = (row.need(1), name.to_owned());
+    Some(Group { id, name, registered_at: now, start, initial, baseline, ordering })
 }
 
 static MOVE: Statement = Statement::new(

@@ -8,6 +8,7 @@ use queen_engine::lease::LeaseId;
 use queen_engine::message::MessageId;
 use queen_engine::receipt::Receipt;
 
+use super::catalogue::{self, Known};
 use super::clock::{self, Moment};
 use super::cursor::{self, Located};
 use super::discovery;
@@ -15,9 +16,10 @@ use super::group::{self, Group};
 use super::identity::{self, Identity};
 use super::queue::{self, Queue};
 use super::receipt;
-use super::spi::Under;
+use super::spi::{Under, one_snapshot_per_transaction};
 use super::timer;
 use crate::error::Result;
+use crate::memory::Memory;
 
 /// What there is of a queue and a group.
 pub struct ForPop {
@@ -41,8 +43,47 @@ impl ForPop {
     }
 }
 
+thread_local! {
+    static KNOWN: Known<(String, String), (Queue, Group)> = Memory::of(REMEMBERED);
+}
+
+/// Pairs of a queue and a group that a session remembers.
+const REMEMBERED: usize = 1024;
+
+/// A queue and a group as they are at this moment, or, in REPEATABLE READ, as the transaction sees them:
+/// both at the same. What the queue says of ordering goes with the id of the group.
+pub fn queue_and_group(queue: &str, group: &str) -> Result<(Option<Queue>, Option<Group>)> {
+    let mut seen = (None, None);
+    let key = (queue.to_owned(), group.to_owned());
+    let both = KNOWN.with(|rows| {
+        catalogue::known(rows, key, |under| {
+            seen = (queue::find(queue, under)?, group::find(queue, group, under)?);
+            Ok(seen.0.clone().zip(seen.1.clone()))
+        })
+    })?;
+    // What is not there is not remembered.
+    Ok(if both.is_some() { both.unzip() } else { seen })
+}
+
+/// Whether the group is still what it was when it was looked up, and read in the same way: at this
+/// moment, also in REPEATABLE READ. Who has begun to read first, as `cursor::try_read_first` says, keeps
+/// it so to the end of the transaction.
+pub fn is_current(queue: &Queue, group: &Group) -> Result<bool> {
+    let (now, group_now) = match one_snapshot_per_transaction() {
+        true => Under::latest_snapshot(|under| {
+            let now = queue::find(&queue.name, under)?;
+            Ok((now, group::find(&queue.name, &group.name, under)?))
+        })?,
+        false => queue_and_group(&queue.name, &group.name)?,
+    };
+    Ok(now.zip(group_now).is_some_and(|(now, group_now)| {
+        group_now.id == group.id
+            && group_now.is_ordered(&now.options) == group.is_ordered(&queue.options)
+    }))
+}
+
 pub fn for_pop(queue: &str, group: &str) -> Result<ForPop> {
-    let (queue, group) = (queue::known(queue)?, group::known(queue, group)?);
+    let (queue, group) = queue_and_group(queue, group)?;
     Under::new_snapshot(|under| {
         let discovery = match &group {
             Some(group) => discovery::newest(group.id, under)?,

@@ -174,7 +174,7 @@ impl Taking<'_> {
     /// Whoever removes messages says so before looking for claims, so one of the two has seen the
     /// other.
     fn still_there(
-        &self,
+        &mut self,
         partition: &str,
         claimed: &Spans,
         base: Option<u64>,
@@ -183,7 +183,7 @@ impl Taking<'_> {
         if !cursor::may_take(self.group.id, partition) {
             return Ok((HashMap::new(), all(Lost::Perhaps)));
         }
-        if !self.is_group_there()? {
+        if !self.is_current()? {
             return Ok((HashMap::new(), all(Lost::Forever)));
         }
         Under::latest_snapshot(|under| {

@@ -55,16 +55,16 @@ pub struct Ahead {
     pub from: MessageId,
     /// As of the stored cursor.
     pub since: Option<Moment>,
-    /// The id of the stored cursor.
-    pub base: Option<u64>,
+    /// The id of the stored cursor: with another, another part of the log may be for the group.
+    pub base: u64,
 }
 
 /// Whether that is enough this time.
 pub fn ahead(group: &Group, partition: &str) -> Option<Ahead> {
     let count_down = |kept: &mut Kept| {
+        let (base, _) = kept.base?;
         kept.ahead_for = kept.ahead_for.checked_sub(1)?;
         let from = MessageId::new(kept.cursor.position + 1, 0);
-        let base = kept.base.map(|(id, _)| id);
         Some(Ahead { from, since: kept.cursor.since, base })
     };
     FRONTS.with(|fronts| fronts.change(&key(group, partition), count_down)).flatten()

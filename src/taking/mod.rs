@@ -21,8 +21,9 @@ use crate::error::Result;
 use crate::search::Search;
 use crate::store::clock::{self, Moment};
 use crate::store::cursor::{self, Attempt, Located, Notice};
-use crate::store::group::{self, Group};
+use crate::store::group::Group;
 use crate::store::lease_set::Covered;
+use crate::store::lookup;
 use crate::store::queue::{DEAD_LETTER, Queue};
 use crate::store::segment::{Batch, Log, Stored};
 use crate::store::snapshot::{self, Taken};
@@ -112,6 +113,7 @@ pub struct Taking<'a> {
     /// Claims that have been given a new state.
     moved: HashSet<u64>,
     has_written: bool,
+    is_outdated: bool,
     deliveries: Vec<Delivery>,
     results: ResultContext,
 }
@@ -135,6 +137,7 @@ impl<'a> Taking<'a> {
             partitions: HashSet::new(),
             moved: HashSet::new(),
             has_written: false,
+            is_outdated: false,
             deliveries: Vec::new(),
             results,
         }
@@ -178,14 +181,14 @@ impl<'a> Taking<'a> {
         !self.is_ordered() && self.partitions.len() >= self.wanted.partitions
     }
 
-    /// Whether the group has not been made another one since it was looked up. Who has begun to read
-    /// first, as `cursor::try_read_first` says, keeps it from that.
-    fn is_group_there(&self) -> Result<bool> {
-        let is_there = group::is_there(self.group.id)?;
-        if !is_there {
+    /// Whether the group is still what it was when it was looked up. Who has locked a cursor or a claim of
+    /// it, or begun to read first, keeps it so to the end of the transaction: this is asked after that.
+    fn is_current(&mut self) -> Result<bool> {
+        self.is_outdated = !lookup::is_current(self.queue, self.group)?;
+        if self.is_outdated {
             cursor::moved_on()?;
         }
-        Ok(is_there)
+        Ok(!self.is_outdated)
     }
 
     fn is_ordered(&self) -> bool {
@@ -203,6 +206,11 @@ impl<'a> Taking<'a> {
             && (may_take_more || self.partitions.contains(partition))
     }
 
+    /// The queue and the group are to be looked up once more.
+    pub fn is_outdated(&self) -> bool {
+        self.is_outdated
+    }
+
     pub fn took_any(&self) -> bool {
         !self.deliveries.is_empty()
     }
@@ -214,7 +222,7 @@ impl<'a> Taking<'a> {
     fn is_done(&self) -> bool {
         // In an ordered group a partition is looked at once.
         let has_all = self.is_ordered() && self.partitions.len() >= self.wanted.partitions;
-        has_all || self.deliveries.len() >= self.wanted.batch
+        self.is_outdated || has_all || self.deliveries.len() >= self.wanted.batch
     }
 
     fn try_each(
@@ -313,12 +321,14 @@ impl<'a> Taking<'a> {
         let log = self.log(partition, pop.since());
         let located = match found {
             Some((located, place)) => match cursor::try_lock(&located, place, under)? {
+                Attempt::Locked if !self.is_current()? => return Ok(Tried::MovedOn),
                 Attempt::Locked => located,
                 Attempt::Taken => return Ok(Tried::Locked),
                 Attempt::MovedOn => return Ok(Tried::MovedOn),
             },
+            None if !cursor::try_read_first(self.queue.id) => return Ok(Tried::Locked),
+            None if !self.is_current()? => return Ok(Tried::MovedOn),
             None => match cursor::try_create(self.queue.id, self.group.id, partition)? {
-                Some(_) if !self.is_group_there()? => return Ok(Tried::MovedOn),
                 // What a sweep or a purge has removed meanwhile is in no state of this cursor.
                 Some(_) if !tally::is_as_seen(self.queue.id, under)? => {
                     cursor::moved_on()?;

@@ -26,7 +26,7 @@ use crate::store::claim;
 use crate::store::clock::{self, SECOND};
 use crate::store::cursor::{self, Attempt, Located};
 use crate::store::snapshot::Taken;
-use crate::store::spi::{Under, one_snapshot_per_transaction};
+use crate::store::spi::Under;
 use crate::store::table::Place;
 use crate::store::unit::Unit;
 
@@ -117,6 +117,7 @@ impl Taking<'_> {
             Claimed::Busy | Claimed::Unseen => return Ok(Tried::Nothing),
         };
         match cursor::try_lock(&located, place, under)? {
+            Attempt::Locked if !self.is_current()? => return Ok(Tried::MovedOn),
             Attempt::Locked => (),
             Attempt::Taken => return Ok(Tried::Locked),
             Attempt::MovedOn => return Ok(Tried::MovedOn),
@@ -137,7 +138,7 @@ impl Taking<'_> {
             }
             let (outcome, was_late) = self.try_once(partition, taken, under)?;
             tried = outcome;
-            if !was_late || matches!(tried, Tried::Took | Tried::TookSome) {
+            if !was_late || self.is_outdated || matches!(tried, Tried::Took | Tried::TookSome) {
                 break;
             }
             pgrx::check_for_interrupts!();
@@ -158,7 +159,7 @@ impl Taking<'_> {
         let messages = self.beyond_all(partition, from, since, wanted, taken, under);
         if messages.len() >= wanted {
             let candidate = |message| Candidate { message, is_passed: false };
-            self.claim(partition, messages.into_iter().map(candidate).collect(), base)?;
+            self.claim(partition, messages.into_iter().map(candidate).collect(), Some(base))?;
         }
         Ok(self.deliveries.len() > had)
     }
@@ -198,7 +199,7 @@ impl Taking<'_> {
 
     /// Do a little of the sweep's work, where nobody else does it.
     fn fold_now_and_then(&self, partition: &str, under: &Under) -> Result<()> {
-        if random().is_multiple_of(FOLD_EVERY) && !one_snapshot_per_transaction() {
+        if random().is_multiple_of(FOLD_EVERY) {
             let until = clock::now() + FOLD_FOR;
             folding::fold_locked(self.queue, self.group, partition, until, under)?;
         }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::holes::{Holes, Snapshot};
 use crate::lease::LeaseId;
-use crate::message::{MessageId, Span, Spans};
+use crate::message::{LAST_SEGMENT, MessageId, Span, Spans};
 use crate::receipt::{Ending, Receipt};
 
 /// Where a cursor that has read nothing yet begins.
@@ -172,6 +172,12 @@ impl Cursor {
             leases: Vec::new(),
             ..self.clone()
         }
+    }
+
+    /// Of a group that goes on with other cursors: whoever reads on from here finds nothing, whatever may
+    /// be pushed or commit.
+    pub fn retired(&self) -> Self {
+        Self { position: LAST_SEGMENT, holes: Holes::default(), drain: None, ..self.emptied() }
     }
 
     /// As a cursor that leaves single messages to claims: those that have been delivered, each with

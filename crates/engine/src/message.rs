@@ -14,6 +14,9 @@ const INDEX_BITS: u32 = 9;
 /// enough for 100,000 pushes a second during five years.
 pub const SEGMENT_CAPACITY: usize = 1 << INDEX_BITS;
 
+/// No segment has a higher id.
+pub const LAST_SEGMENT: u64 = (1 << (53 - INDEX_BITS)) - 1;
+
 /// A message: its segment and its index therein, packed into one integer below 2^53.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,

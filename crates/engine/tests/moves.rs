@@ -131,6 +131,17 @@ fn a_seek_takes_leases_away_and_says_so() {
 }
 
 #[test]
+fn who_reads_on_from_a_retired_cursor_finds_nothing() {
+    let mut cursor = Cursor { position: 7, settled: 3, ..Cursor::default() };
+    assert!(pop(&cursor, &[segment(8, 2)], 2, None, 0).is_some());
+    cursor.holes = Holes::from_ranges(vec![(5, 6)]);
+    let retired = cursor.retired();
+    assert_eq!(pop(&retired, &[segment(8, 2)], 2, None, 0), None);
+    assert!(retired.has_read(6, 5) && retired.has_read(1 << 43, 5));
+    assert_eq!(retired.settled, cursor.settled);
+}
+
+#[test]
 fn what_was_read_is_told_from_what_is_still_to_come() {
     let holes = |xids: &[u64]| Holes::from_ranges(xids.iter().map(|x| (*x, x + 1)).collect());
     let mut cursor = Cursor { position: 50, holes: holes(&[5, 6]), ..Cursor::default() };

@@ -117,3 +117,44 @@ async fn two_old_snapshots_share_nothing() -> Result<()> {
     assert_eq!(figures(&other).await?, (0, 0, 0));
     Ok(())
 }
+
+/// In REPEATABLE READ alone, without a sweep, and while there is always more.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_rollback_gives_back_comes_again_before_the_end() -> Result<()> {
+    const MESSAGES: i64 = 4000;
+    let (_db, consumers) = prepared::<8>("", 0).await?;
+    let admin = &consumers[0];
+    let sql = format!(
+        "SELECT count(*) FROM generate_series(1, {MESSAGES}) AS i, \
+         queen_push('q', pg_catalog.jsonb_build_object('n', i))"
+    );
+    assert_eq!(admin.count(&sql).await?, MESSAGES);
+    let pop = pop_all().batch(1).auto_ack();
+    let (mut order, mut given_back) = (Vec::new(), Vec::new());
+    while order.len() < MESSAGES as usize {
+        let before = order.len();
+        // One of them holds a message while the others go on beyond it.
+        let gives_back = order.len() > 300 && given_back.len() < 4;
+        if gives_back {
+            consumers[0].begin_snapshot().await?;
+            given_back.push((pop.one(&consumers[0]).await?.message_id, order.len()));
+        }
+        for consumer in &consumers[1..] {
+            for _ in 0..4 {
+                consumer.begin_snapshot().await?;
+                order.extend(pop.run(consumer).await?.iter().map(|one| one.message_id));
+                consumer.run("COMMIT").await?;
+            }
+        }
+        if gives_back {
+            consumers[0].run("ROLLBACK").await?;
+        }
+        ensure!(order.len() > before, "something did not come: {before} of {MESSAGES}");
+    }
+    for (message, at) in given_back {
+        let place = order.iter().position(|id| *id == message).expect("it came");
+        // A pop in 256 moves the cursor on.
+        assert!(place < at + 3000, "given back at {at}, and delivered at {place}");
+    }
+    Ok(())
+}
