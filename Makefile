@@ -33,7 +33,7 @@ install: ## build for release and install into the PostgreSQL of PG_CONFIG
 torture: ## run the concurrency tests for SECONDS=600 on end
 	@scripts/torture.sh $(SECONDS)
 
-bench: ## measure queen_mq beside pgmq and a SKIP LOCKED table, in about 12 minutes
+bench: ## measure queen_mq beside pgmq and a SKIP LOCKED table, in about 15 minutes
 	@scripts/bench.sh
 
 bench-quick: ## the same in about 2 minutes

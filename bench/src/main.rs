@@ -33,7 +33,7 @@ use crate::scale::Scale;
 #[derive(Parser)]
 #[command(about = "Measures queen_mq beside pgmq and a FOR UPDATE SKIP LOCKED table")]
 struct Options {
-    /// Small sizes and short times: about 2 minutes instead of 12
+    /// Small sizes and short times: about 2 minutes instead of 15
     #[arg(long)]
     quick: bool,
     /// Only these scenarios, by their numbers: 4,9

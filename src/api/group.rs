@@ -64,7 +64,7 @@ fn queen_subscribe(
 /// Errors: 22023; 40001 in REPEATABLE READ.
 ///
 /// Transaction: takes effect when the caller commits. Waits for transactions of the group that have
-/// popped or settled and not ended.
+/// popped or settled and not ended, and for those that purge the queue or change its `ordering`.
 #[pg_extern(security_definer)]
 #[search_path(pg_catalog, pg_temp)]
 fn queen_unsubscribe(queue: Option<&str>, consumer_group: Option<&str>) -> bool {
@@ -91,7 +91,7 @@ fn queen_unsubscribe(queue: Option<&str>, consumer_group: Option<&str>) -> bool 
 /// queue or group; 40001 in REPEATABLE READ.
 ///
 /// Transaction: takes effect when the caller commits. Waits for transactions of the group that have
-/// popped or settled and not ended.
+/// popped or settled and not ended, and for those that purge the queue or change its `ordering`.
 #[pg_extern(security_definer)]
 #[search_path(pg_catalog, pg_temp)]
 fn queen_seek(

@@ -35,7 +35,7 @@ const LONGEST: i64 = 36_500 * DAY;
 ///
 /// Transaction: takes effect for others when the caller commits. Waits for a transaction that is
 /// changing or creating the same queue; a change of `ordering` also for those that have popped or
-/// settled and not ended.
+/// settled, moved or removed a group, or replayed a dead letter, and not ended.
 #[allow(clippy::too_many_arguments, clippy::type_complexity)]
 #[pg_extern(security_definer)]
 #[search_path(pg_catalog, pg_temp)]
@@ -299,8 +299,8 @@ fn queen_delete_queue(queue: Option<&str>) -> i64 {
 /// Errors: 42704 if there is no such queue; 22023; 40001 in REPEATABLE READ.
 ///
 /// Transaction: takes effect when the caller commits; a message whose push has not committed by the
-/// time of the call stays. Waits for transactions that have popped or settled, registered a group, or
-/// pushed where `max_depth` is set, and not ended.
+/// time of the call stays. Waits for transactions that have popped or settled, registered, moved
+/// or removed a group, replayed a dead letter, or pushed where `max_depth` is set, and not ended.
 #[pg_extern(security_definer)]
 #[search_path(pg_catalog, pg_temp)]
 fn queen_purge(queue: Option<&str>) -> i64 {
