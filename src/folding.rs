@@ -317,7 +317,7 @@ impl<'a> Folding<'a> {
         cursor: &Cursor,
         over: &mut Vec<Located>,
     ) -> Result<Option<MessageId>> {
-        let spans: Spans = rows.iter().map(|row| one(row.message)).collect();
+        let spans: Spans = rows.iter().map(|row| Span::of(row.message)).collect();
         let stored = self.log.segments(&spans, self.under);
         let xids: HashMap<u64, u64> =
             stored.into_iter().map(|stored| (stored.id(), stored.xid())).collect();
@@ -338,8 +338,4 @@ impl<'a> Folding<'a> {
         }
         Ok(left)
     }
-}
-
-fn one(message: MessageId) -> Span {
-    Span { segment: message.segment(), first: message.index(), len: 1, deliveries: 0 }
 }

@@ -91,7 +91,8 @@ impl Taking<'_> {
             return Ok(outcome);
         }
         self.has_written = true;
-        let messages = claimed.iter().map(|claiming| one(claiming.candidate.message)).collect();
+        let messages =
+            claimed.iter().map(|claiming| Span::of(claiming.candidate.message)).collect();
         let (stored, lost) = self.still_there(partition, &messages, base)?;
         let (mut good, mut given) = (Spans::new(), None);
         for Claiming { candidate, id, lease, place } in claimed {
@@ -100,7 +101,7 @@ impl Taking<'_> {
                 None => {
                     given = lease;
                     self.covered.push((id, Some(message)));
-                    good.push(one(message));
+                    good.push(Span::of(message));
                     if candidate.is_passed {
                         outcome.own.push(message);
                     }
@@ -136,7 +137,7 @@ impl Taking<'_> {
         let rest = candidates.split_off(candidates.len().min(wanted.saturating_add(SPARE)));
         let mut id = claim::draw_id();
         let mut lease = self.lease(id);
-        let near = candidates.iter().map(|candidate| one(candidate.message)).collect();
+        let near = candidates.iter().map(|candidate| Span::of(candidate.message)).collect();
         let taken = claim::at_hand(self.group.id, partition, &near);
         let mut claimed = Vec::new();
         for candidate in candidates {
@@ -227,8 +228,4 @@ impl Taking<'_> {
 /// Whether the cursor has passed a message and tells that it is settled.
 pub fn has_forgotten(cursor: &Cursor, message: MessageId, segment: &Stored) -> bool {
     cursor.has_read(segment.id(), segment.xid()) && cursor.waiting.find(message).is_none()
-}
-
-pub fn one(message: MessageId) -> Span {
-    Span { segment: message.segment(), first: message.index(), len: 1, deliveries: 0 }
 }

@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use queen_engine::cursor::Cursor;
 use queen_engine::message::{MessageId, Span, Spans};
 
-use super::claiming::one;
 use crate::memory::Memory;
 use crate::store::clock::Moment;
 use crate::store::cursor::Located;
@@ -152,7 +151,7 @@ fn forget(waiting: &mut Spans, stored: &Cursor, log: &Log<'_>, under: &Under) {
 
 /// All of these, in the order of the log.
 fn in_order(messages: Vec<MessageId>, others: &Spans) -> Spans {
-    let mut all: Vec<Span> = messages.into_iter().map(one).chain(others.iter()).collect();
+    let mut all: Vec<Span> = messages.into_iter().map(Span::of).chain(others.iter()).collect();
     all.sort_unstable_by_key(|span| (span.segment, span.first));
     all.into_iter().collect()
 }

@@ -69,6 +69,11 @@ pub struct Span {
 }
 
 impl Span {
+    /// A message by itself, which nobody has been given.
+    pub fn of(message: MessageId) -> Self {
+        Self { segment: message.segment(), first: message.index(), len: 1, deliveries: 0 }
+    }
+
     pub fn messages(self) -> impl Iterator<Item = MessageId> {
         (self.first..self.first + self.len).map(move |i| MessageId::new(self.segment, i))
     }
