@@ -4,6 +4,20 @@
 -- identifiers. Transaction ids are stored as bigint: the cluster's xid8 plus the offset of
 -- queen_mq.identity, so that they keep growing when a dump is restored into another cluster.
 
+-- Names and payloads are UTF-8 on their way through the library: in a database of another encoding they
+-- would be stored as something else, without an error.
+DO $$
+BEGIN
+    IF pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.<>) 'UTF8' THEN
+        RAISE EXCEPTION 'queen_mq needs a database whose encoding is UTF8'
+            USING ERRCODE = 'feature_not_supported',
+                  DETAIL = pg_catalog.format('The encoding of this database is %s.',
+                                             pg_catalog.getdatabaseencoding()),
+                  HINT = 'Create a database with ENCODING ''UTF8''.';
+    END IF;
+END
+$$;
+
 CREATE SCHEMA queen_mq;
 COMMENT ON SCHEMA queen_mq IS 'State of the queen_mq extension: read it, never write it';
 

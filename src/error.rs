@@ -32,8 +32,12 @@ pub enum Code {
     ActiveSqlTransaction,
     /// 22023
     InvalidParameterValue,
-    /// 0A000: named by the contract, not built yet.
+    /// 55000
     ObjectNotInPrerequisiteState,
+    /// 0A000
+    FeatureNotSupported,
+    /// 25006
+    ReadOnly,
     /// 40001
     SerializationFailure,
     /// XX000: stored state that nobody but this extension writes does not read back.
@@ -56,6 +60,8 @@ impl Code {
             Code::ActiveSqlTransaction => b"25001",
             Code::InvalidParameterValue => b"22023",
             Code::ObjectNotInPrerequisiteState => b"55000",
+            Code::FeatureNotSupported => b"0A000",
+            Code::ReadOnly => b"25006",
             Code::SerializationFailure => b"40001",
             Code::Internal => b"XX000",
         }
@@ -199,6 +205,11 @@ fn leave_with(code: Code) {
             pg_sys::error_context_stack = callback;
         }
     }
+}
+
+/// An error of ours has been caught in Rust, and will not leave: the next one has a code of its own.
+pub fn forget_code() {
+    LEAVING.set(0);
 }
 
 unsafe extern "C-unwind" fn set_code(_: *mut c_void) {

@@ -18,6 +18,7 @@ mod folding;
 mod memory;
 mod metrics;
 mod moving;
+mod pg;
 mod refusal;
 mod retaining;
 mod rows;
@@ -40,6 +41,7 @@ mod worker;
 /// Runs once in each backend that loads the library.
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
+    pg::backtrace::never_capture();
     settings::register();
     worker::register();
 }
@@ -80,7 +82,6 @@ pgrx::extension_sql_file!(
         api::watch::queen_prometheus,
         api::sweep::queen_sweep,
         api::sweep::queen_worker_start,
-        api::wait::queen_mq::look,
         "queen_wait",
         api::bundle::queen_tx_commit,
         api::watch::queen_mq::group_figures,
@@ -88,4 +89,5 @@ pgrx::extension_sql_file!(
         api::watch::queen_mq::live_leases
     ]
 );
+pgrx::extension_sql_file!("../sql/owner.sql", name = "owner", requires = ["tables"]);
 pgrx::extension_sql_file!("../sql/grants.sql", name = "grants", finalize);

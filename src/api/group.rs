@@ -4,6 +4,7 @@ use pgrx::datum::TimestampWithTimeZone;
 use pgrx::prelude::*;
 
 use super::args;
+use super::call::Call;
 use super::register::{Mode, Registration};
 use crate::error::{Code, Error, OrRaise, Result};
 use crate::moving;
@@ -14,7 +15,6 @@ use crate::store::group::{Group, Patience, QUEUE_MODE};
 use crate::store::identity;
 use crate::store::lookup;
 use crate::store::queue::Queue;
-use crate::store::spi::connected;
 
 /// Register `consumer_group` on `queue`, by name: the queue need not exist. `mode` 'new' reads what
 /// commits after the snapshot of this call, 'all' everything retained; `start_at` reads what was
@@ -25,9 +25,9 @@ use crate::store::spi::connected;
 ///
 /// Transaction: the group exists for others when the caller commits. Waits for a transaction that
 /// is registering the same group.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_subscribe(
+    call: Call,
     queue: Option<&str>,
     consumer_group: Option<&str>,
     mode: default!(Option<&str>, "'new'"),
@@ -39,7 +39,7 @@ fn queen_subscribe(
         let group = args::name("consumer_group", consumer_group)?;
         let mode = Mode::parse(mode, start_at)?;
         ordering.map(args::ordering).transpose()?;
-        connected(|| {
+        call.write(|| {
             let (found, existing) = lookup::queue_and_group(queue, group)?;
             if found.is_none() && !settings::auto_create() {
                 return Err(Error::no_such_queue(queue));
@@ -65,13 +65,12 @@ fn queen_subscribe(
 ///
 /// Transaction: takes effect when the caller commits. Waits for transactions of the group that have
 /// popped or settled and not ended, and for those that purge the queue or change its `ordering`.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
-fn queen_unsubscribe(queue: Option<&str>, consumer_group: Option<&str>) -> bool {
+#[pg_extern]
+fn queen_unsubscribe(call: Call, queue: Option<&str>, consumer_group: Option<&str>) -> bool {
     (|| {
         let queue = args::name("queue", queue)?;
         let group = args::group(consumer_group)?;
-        connected(|| match hold(queue, group, false)? {
+        call.write(|| match hold(queue, group, false)? {
             (_, None) => Ok(false),
             (found, Some(group)) => {
                 moving::unsubscribe(found.as_ref(), &group)?;
@@ -92,9 +91,9 @@ fn queen_unsubscribe(queue: Option<&str>, consumer_group: Option<&str>) -> bool 
 ///
 /// Transaction: takes effect when the caller commits. Waits for transactions of the group that have
 /// popped or settled and not ended, and for those that purge the queue or change its `ordering`.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_seek(
+    call: Call,
     queue: Option<&str>,
     consumer_group: Option<&str>,
     to_position: default!(Option<&str>, "NULL"),
@@ -106,7 +105,7 @@ fn queen_seek(
         let group_name = args::group(consumer_group)?;
         let partition = partition.map(|name| args::name("partition", Some(name))).transpose()?;
         let mode = destination(to_position, to_time)?;
-        connected(|| {
+        call.write(|| {
             let (queue, group) = hold(name, group_name, true)?;
             let queue = queue.ok_or_else(|| Error::no_such_queue(name))?;
             let group = group.ok_or_else(|| no_such_group(name, group_name))?;

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::args;
+use super::call::Call;
 use crate::batch::push_to;
 use crate::datum::{Jsonb, JsonbArray, TextArray};
 use crate::depth;
@@ -27,7 +28,6 @@ use crate::store::queue::{self, Queue};
 use crate::store::replay::{self, Replay};
 use crate::store::segment::{self, NewSegment};
 use crate::store::snapshot;
-use crate::store::spi::connected;
 use crate::timing;
 use crate::waiters::{self, Topic};
 
@@ -111,9 +111,9 @@ pub const DEFAULT_PARTITION: &str = "Default";
 /// Transaction: the message is delivered after the caller commits, and in the order of the pushes
 /// of one session and of transactions that follow each other. Nobody waits for this push but one
 /// with the same transaction_id.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_push(
+    call: Call,
     queue: Option<&str>,
     payload: Option<Jsonb>,
     partition: default!(Option<&str>, "'Default'"),
@@ -129,8 +129,8 @@ fn queen_push(
         let message = message(&to, payload, transaction_id, headers)?;
         let delay = delay.map(|delay| args::length("delay", delay, 0, YEAR, "0 to one year"));
         match delay.transpose()?.unwrap_or(0) {
-            0 => connected(|| push(&[&message])),
-            delay => connected(|| {
+            0 => call.write(|| push(&[&message])),
+            delay => call.write(|| {
                 let queue = find_queue(&message.to.queue)?;
                 depth::admit(&queue, 1)?;
                 Ok(vec![timing::push_later(&queue, &message, delay)?])
@@ -145,9 +145,9 @@ fn queen_push(
 /// `transaction_ids` and `headers`, where given, have one element for each payload. Returns a row
 /// for each, `ordinal` from 1. Of two equal transaction_ids in the call the first wins, whatever
 /// the dedup window. Otherwise as `queen_push`.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_push_batch(
+    call: Call,
     queue: Option<&str>,
     payloads: Option<JsonbArray>,
     partition: default!(Option<&str>, "'Default'"),
@@ -176,7 +176,7 @@ fn queen_push_batch(
             .zip(headers)
             .map(|((payload, id), headers)| message(&to, payload, id.as_deref(), headers))
             .collect::<Result<Vec<_>>>()?;
-        connected(|| push(&messages.iter().collect::<Vec<_>>()))
+        call.write(|| push(&messages.iter().collect::<Vec<_>>()))
     })()
     .or_raise();
     rows(pushed)
@@ -185,9 +185,9 @@ fn queen_push_batch(
 /// Append messages to several queues and partitions in one call. `items` is an array of objects
 /// `{"queue", "payload", "partition"?, "transactionId"?, "headers"?}`. Otherwise as
 /// `queen_push_batch`.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_push_items(
+    call: Call,
     items: Option<Jsonb>,
 ) -> TableIterator<
     'static,
@@ -202,7 +202,7 @@ fn queen_push_items(
         let text = args::required("items", items)?.to_text();
         let items: Vec<Item> = super::json::parse("items", &text)?;
         let messages = items.into_iter().map(Item::message).collect::<Result<Vec<_>>>()?;
-        connected(|| push(&messages.iter().collect::<Vec<_>>()))
+        call.write(|| push(&messages.iter().collect::<Vec<_>>()))
     })()
     .or_raise();
     rows(pushed)

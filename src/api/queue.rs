@@ -4,13 +4,14 @@ use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::prelude::*;
 
 use super::args;
+use super::call::Call;
 use crate::datum::TextArray;
 use crate::error::{Error, OrRaise, Result};
 use crate::moving;
 use crate::rows::TableIterator;
 use crate::store::clock::{self, DAY};
 use crate::store::queue::{self, Options, Queue};
-use crate::store::spi::{Under, connected};
+use crate::store::spi::Under;
 use crate::store::{cursor, dead_letter, group, segment};
 
 /// No option is longer than this: 100 years of 365 days.
@@ -37,9 +38,9 @@ const LONGEST: i64 = 36_500 * DAY;
 /// changing or creating the same queue; a change of `ordering` also for those that have popped or
 /// settled, moved or removed a group, or replayed a dead letter, and not ended.
 #[allow(clippy::too_many_arguments, clippy::type_complexity)]
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_configure(
+    call: Call,
     queue: Option<&str>,
     lease_time: default!(Option<Interval>, "NULL"),
     retry_limit: default!(Option<i32>, "NULL"),
@@ -95,7 +96,7 @@ fn queen_configure(
         })?;
         let unset = args::given_elements::<String>("unset", unset.map(TextArray::elements))?;
         let change = Change { given, unset: unset.unwrap_or_default(), reset: reset == Some(true) };
-        let queue = connected(|| configure(name, change))?;
+        let queue = call.write(|| configure(name, change))?;
         Ok((name.to_owned(), queue))
     })()
     .or_raise();
@@ -275,12 +276,11 @@ fn checked(options: Options) -> Result<Options> {
 ///
 /// Transaction: takes effect when the caller commits. Waits for transactions that have popped or
 /// settled and not ended. A push that has not committed by then is lost with the queue.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
-fn queen_delete_queue(queue: Option<&str>) -> i64 {
+#[pg_extern]
+fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
     (|| {
         let name = args::name("queue", queue)?;
-        connected(|| {
+        call.write(|| {
             let queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
             cursor::prevent_all(queue.id);
             group::delete(&Under::new_snapshot(|under| group::of_queue(name, under))?);
@@ -301,12 +301,11 @@ fn queen_delete_queue(queue: Option<&str>) -> i64 {
 /// Transaction: takes effect when the caller commits; a message whose push has not committed by the
 /// time of the call stays. Waits for transactions that have popped or settled, registered, moved
 /// or removed a group, replayed a dead letter, or pushed where `max_depth` is set, and not ended.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
-fn queen_purge(queue: Option<&str>) -> i64 {
+#[pg_extern]
+fn queen_purge(call: Call, queue: Option<&str>) -> i64 {
     (|| {
         let name = args::name("queue", queue)?;
-        connected(|| {
+        call.write(|| {
             let found = queue::known(name)?;
             moving::purge(&found.ok_or_else(|| Error::no_such_queue(name))?)
         })

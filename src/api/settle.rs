@@ -8,12 +8,12 @@ use queen_engine::settle::{Outcome, Status};
 use serde::Deserialize;
 
 use super::args;
+use super::call::Call;
 use crate::datum::{BigintArray, Jsonb, TextArray};
 use crate::error::{Error, OrRaise, Result};
 use crate::rows::TableIterator;
 use crate::settling::{Item, Target, extend_lease, settle_lease};
 use crate::store::clock;
-use crate::store::spi::connected;
 
 /// Settle messages of a lease: those of `message_ids` or of `transaction_ids` (not both), or all
 /// that are not settled yet, in `partition` or in all. `status` is 'completed', 'failed', 'retry' or
@@ -28,9 +28,9 @@ use crate::store::spi::connected;
 ///
 /// Transaction: takes effect when the caller commits. Waits for a transaction that is settling
 /// the same lease.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_ack(
+    call: Call,
     lease_id: Option<Uuid>,
     message_ids: default!(Option<BigintArray>, "NULL"),
     status: default!(Option<&str>, "'completed'"),
@@ -81,7 +81,7 @@ fn queen_ack(
             error: error.map(str::to_owned),
         };
         let items: Vec<Item> = targets.into_iter().map(item).collect();
-        connected(|| settle_lease(lease, &items, false))
+        call.write(|| settle_lease(lease, &items, false))
     })()
     .or_raise();
     let (settled, already, dead) = report.counts(|_| true);
@@ -168,9 +168,9 @@ pub fn target(message_id: Option<i64>, transaction_id: Option<String>) -> Result
 /// `{"messageId" | "transactionId", "partition"?, "status", "error"?}`. Returns a row for each
 /// message with its outcome: completed, failed, retry, dead_lettered, dropped or already. Errors
 /// and transaction behaviour as of `queen_ack`.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_settle(
+    call: Call,
     lease_id: Option<Uuid>,
     results: Option<Jsonb>,
 ) -> TableIterator<
@@ -190,7 +190,7 @@ fn queen_settle(
         if items.is_empty() {
             return Err(nothing_named());
         }
-        connected(|| settle_lease(lease, &items, true))
+        call.write(|| settle_lease(lease, &items, true))
     })()
     .or_raise();
     TableIterator::new(
@@ -216,16 +216,16 @@ fn outcome_name(outcome: Outcome) -> &'static str {
 /// pop used). Never shortens, never revives. Returns when the lease ends.
 ///
 /// Errors: QN001 to QN003 as of `queen_ack`; QN004 when nothing is left to hold; 22023.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_extend(
+    call: Call,
     lease_id: Option<Uuid>,
     lease_time: default!(Option<Interval>, "NULL"),
 ) -> Option<TimestampWithTimeZone> {
     let until = (|| {
         let lease = LeaseId(*args::required("lease_id", lease_id)?.as_bytes());
         let duration = lease_time.map(args::lease_time).transpose()?;
-        connected(|| extend_lease(lease, duration))
+        call.write(|| extend_lease(lease, duration))
     })()
     .or_raise();
     clock::timestamp(until)

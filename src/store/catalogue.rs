@@ -54,6 +54,38 @@ fn look_up(name: &CStr) -> pg_sys::Oid {
     oid
 }
 
+thread_local! {
+    /// With the count of changes before it was looked up.
+    static OWNER: Cell<(u64, pg_sys::Oid)> = const { Cell::new((0, pg_sys::InvalidOid)) };
+}
+
+/// The role that owns the extension's tables, and with whose rights everything of the extension runs:
+/// the one that created it, unless ALTER TABLE … OWNER or REASSIGN OWNED has changed that.
+pub fn owner() -> pg_sys::Oid {
+    let changes = heard();
+    let (before, known) = OWNER.get();
+    if before == changes && known != pg_sys::InvalidOid {
+        return known;
+    }
+    let owner = owner_of(oid_of(c"queue"));
+    OWNER.set((changes, owner));
+    owner
+}
+
+fn owner_of(relation: pg_sys::Oid) -> pg_sys::Oid {
+    let cache = pg_sys::SysCacheIdentifier::RELOID as i32;
+    // SAFETY: the entry of a relation is a row of pg_class; it is read before it is given back.
+    unsafe {
+        let entry = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(relation));
+        if entry.is_null() {
+            Error::dropped().raise();
+        }
+        let owner = (*pg_sys::GETSTRUCT(entry).cast::<pg_sys::FormData_pg_class>()).relowner;
+        pg_sys::ReleaseSysCache(entry);
+        owner
+    }
+}
+
 /// Rows that are remembered, by a key of theirs.
 pub type Known<K, T> = Memory<K, (u64, T)>;
 

@@ -16,6 +16,7 @@ use queen_engine::lease::LeaseId;
 
 use self::answer::{Json, json, stored};
 use self::timer::{Timer, timed};
+use super::call::Call;
 use super::push::{Message, find_queue, push};
 use crate::datum::{Jsonb, ResultContext, UuidArray};
 use crate::error::{Code, Error, OrRaise, Result};
@@ -23,7 +24,6 @@ use crate::settling::{self, Item as SettleItem, settle_lease};
 use crate::store::clock::{self, Moment};
 use crate::store::cursor;
 use crate::store::marker::{self, KvOp};
-use crate::store::spi::connected;
 use crate::store::{queue, timer as store_timer};
 use crate::subtransaction::all_or_nothing;
 use crate::timing;
@@ -47,9 +47,9 @@ use crate::timing;
 /// queue when `queen_mq.auto_create` is off; 40001 in REPEATABLE READ.
 ///
 /// Transaction: takes effect when the caller commits.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_tx_commit(
+    call: Call,
     operations: default!(Option<Jsonb>, "'[]'"),
     kv: default!(Option<Jsonb>, "'[]'"),
     timers: default!(Option<Jsonb>, "'[]'"),
@@ -64,7 +64,8 @@ fn queen_tx_commit(
             required_leases.map(UuidArray::elements),
             clock::now(),
         )?;
-        let results = all_or_nothing(|| connected(|| bundle.carry_out()));
+        call.need_writable()?;
+        let results = all_or_nothing(|| call.read(|| bundle.carry_out()));
         match results {
             Ok(results) => answer::success(results),
             Err(error) => answer::refusal(error),

@@ -1,0 +1,4 @@
+//! PostgreSQL, and nothing of ours: another extension could use these modules as they are.
+
+pub mod backtrace;
+pub mod guard;
