@@ -1,12 +1,12 @@
 -- A dump keeps the rights that were granted, and not whose the extension was: where another role
--- restores it, the extension is that role's. So the name of the role that created the extension is
--- dumped as data, and where it arrives the role gets back what it had as the owner.
+-- restores it, the extension is that role's. So the owner's name is dumped as data, and where it arrives
+-- the role is granted what it had as the owner. From then on it has these rights by grants, which dumps
+-- keep: its name goes.
 
 CREATE TABLE queen_mq.owner (
     role_name text COLLATE "C" NOT NULL
 );
-COMMENT ON TABLE queen_mq.owner IS
-    'The role that created the extension, and those that owned it where a dump came from';
+COMMENT ON TABLE queen_mq.owner IS 'The role that owns the extension, for dumps; the sweep keeps it true';
 INSERT INTO queen_mq.owner
 SELECT pg_catalog.pg_get_userbyid(e.extowner)
 FROM pg_catalog.pg_extension e WHERE e.extname OPERATOR(pg_catalog.=) 'queen_mq';
@@ -24,6 +24,7 @@ BEGIN
     THEN
         RETURN NULL;
     END IF;
+    DELETE FROM queen_mq.owner o WHERE o.role_name OPERATOR(pg_catalog.=) NEW.role_name;
     EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA queen_mq TO %I WITH GRANT OPTION', NEW.role_name);
     FOR member IN
         SELECT CASE WHEN d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass

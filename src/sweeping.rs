@@ -65,7 +65,10 @@ impl Task {
         match self {
             Task::Markers => Ok(sweep::markers(now)),
             Task::Pass(place) => Ok(PASSES[place].step(now)),
-            Task::Orphans => Ok(sweep::orphans()),
+            Task::Orphans => {
+                sweep::owner();
+                Ok(sweep::orphans())
+            }
             Task::Timers | Task::Leases | Task::Claims | Task::Messages => {
                 let mut all = Step::default();
                 for queue in Under::new_snapshot(queue::all)? {

@@ -184,6 +184,18 @@ pub fn orphans() -> Step {
     Step { removed: removed as u64, goes_on: removed as i64 == ROWS }
 }
 
+static OWNER: Statement = Statement::new(
+    "UPDATE queen_mq.owner o SET role_name = r.rolname::text
+     FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_roles r ON r.oid = e.extowner
+     WHERE e.extname = 'queen_mq' AND o.role_name <> r.rolname::text",
+    &[],
+);
+
+/// The name of the extension's owner, for dumps, after REASSIGN OWNED and the like.
+pub fn owner() {
+    OWNER.run(&[]);
+}
+
 static MARKERS: Statement = Statement::new(
     "DELETE FROM queen_mq.marker WHERE ctid = ANY (ARRAY(
          SELECT ctid FROM queen_mq.marker WHERE expires_at <= $1
