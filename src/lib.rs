@@ -91,3 +91,17 @@ pgrx::extension_sql_file!(
 );
 pgrx::extension_sql_file!("../sql/owner.sql", name = "owner", requires = ["tables"]);
 pgrx::extension_sql_file!("../sql/grants.sql", name = "grants", finalize);
+
+/// What `cargo pgrx test` asks of a crate.
+#[cfg(test)]
+pub mod pg_test {
+    pub fn setup(_options: Vec<&str>) {}
+
+    pub fn postgresql_conf_options() -> Vec<&'static str> {
+        vec![
+            "shared_preload_libraries = 'queen_mq'",
+            "queen_mq.databases = 'none of these'",
+            "fsync = off",
+        ]
+    }
+}

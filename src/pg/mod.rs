@@ -2,3 +2,6 @@
 
 pub mod backtrace;
 pub mod guard;
+#[cfg(any(test, feature = "pg_test"))]
+#[allow(clippy::expect_used, clippy::panic)]
+mod tests;
