@@ -229,6 +229,8 @@ CREATE TABLE queen_mq.receipt (
     partition text COLLATE "C",
     CONSTRAINT receipt_once PRIMARY KEY (cursor_id, lease_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
+-- Those of claims go with their group, by when the claims are gone.
+CREATE INDEX receipt_of_group ON queen_mq.receipt (group_id) WHERE group_id IS NOT NULL;
 COMMENT ON TABLE queen_mq.receipt IS 'What ended leases settled, kept for at least an hour';
 
 CREATE TABLE queen_mq.dead_letter (

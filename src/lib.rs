@@ -41,6 +41,7 @@ mod worker;
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     settings::register();
+    store::planning::register();
     worker::register();
 }
 

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
+use super::planning::PinnedPlans;
 use crate::error::{Error, Result};
 
 /// A statement of the project: its text and the types of its parameters. Planned on first use and
@@ -116,63 +117,6 @@ pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
         let value = body()?;
         pg_sys::SPI_finish();
         Ok(value)
-    }
-}
-
-/// Our statements are all look-ups by an index that was made for them. On a table without
-/// statistics, or with those of a quieter hour, the planner would now and then prefer to read it
-/// whole, and the session would keep that plan. So while they are planned and run, index scans and
-/// nested loops are the only choice. What is ruled out counts as very expensive, which would make
-/// PostgreSQL compile the plan to machine code first, so that is off as well.
-struct PinnedPlans {
-    seqscan: bool,
-    bitmapscan: bool,
-    hashjoin: bool,
-    mergejoin: bool,
-    material: bool,
-    jit: bool,
-    cache_mode: c_int,
-}
-
-impl PinnedPlans {
-    fn pin() -> Self {
-        // SAFETY: plain settings of this single-threaded backend, put back by `Drop`, which also
-        // runs when an ERROR unwinds. None of our statements calls code of the user.
-        unsafe {
-            let before = Self {
-                seqscan: pg_sys::enable_seqscan,
-                bitmapscan: pg_sys::enable_bitmapscan,
-                hashjoin: pg_sys::enable_hashjoin,
-                mergejoin: pg_sys::enable_mergejoin,
-                material: pg_sys::enable_material,
-                jit: pg_sys::jit_enabled,
-                cache_mode: pg_sys::plan_cache_mode,
-            };
-            pg_sys::enable_seqscan = false;
-            pg_sys::enable_bitmapscan = false;
-            pg_sys::enable_hashjoin = false;
-            pg_sys::enable_mergejoin = false;
-            pg_sys::enable_material = false;
-            pg_sys::jit_enabled = false;
-            pg_sys::plan_cache_mode =
-                pg_sys::PlanCacheMode::PLAN_CACHE_MODE_FORCE_GENERIC_PLAN as c_int;
-            before
-        }
-    }
-}
-
-impl Drop for PinnedPlans {
-    fn drop(&mut self) {
-        // SAFETY: as in `pin`.
-        unsafe {
-            pg_sys::enable_seqscan = self.seqscan;
-            pg_sys::enable_bitmapscan = self.bitmapscan;
-            pg_sys::enable_hashjoin = self.hashjoin;
-            pg_sys::enable_mergejoin = self.mergejoin;
-            pg_sys::enable_material = self.material;
-            pg_sys::jit_enabled = self.jit;
-            pg_sys::plan_cache_mode = self.cache_mode;
-        }
     }
 }
 

@@ -66,7 +66,7 @@ impl LeaseId {
         }
         let range = |first: u64, end: u64| {
             (first < end).then(|| {
-                let last = (end - 1) << 52 | (1 << 52) - 1;
+                let last = ((end - 1) << 52) | ((1 << 52) - 1);
                 (Self::of_halves(first << 52, 0), Self::of_halves(last, u64::MAX))
             })
         };
