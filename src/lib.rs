@@ -43,6 +43,7 @@ mod worker;
 pub extern "C-unwind" fn _PG_init() {
     pg::backtrace::never_capture();
     settings::register();
+    store::planning::register();
     worker::register();
 }
 

@@ -62,7 +62,7 @@ fn begin_anew(queue: &Queue, group: &Group, mode: Mode) -> Result<usize> {
         let taken = snapshot::describe(under, queue.identity);
         let mut beginning = Beginning::of(mode, Some(queue.id), last_drawn, &taken, under);
         let removed = tally::newest(queue.id, under)?.1.removed_messages as i64;
-        let id = renumber(group);
+        let id = renumber(queue.id, group);
         match beginning.messages {
             Some(messages) => group::move_to(id, &beginning.start, messages, None),
             None => group::move_to(id, &beginning.start, 0, Some(removed)),
@@ -76,10 +76,10 @@ fn begin_anew(queue: &Queue, group: &Group, mode: Mode) -> Result<usize> {
 }
 
 /// Give the group a new id, which nobody has looked for work under.
-fn renumber(group: &Group) -> i64 {
+fn renumber(queue: i64, group: &Group) -> i64 {
     let id = group::renumber(group.id);
     discovery::delete(group.id);
-    replay::hand_over(group.id, id);
+    replay::hand_over(queue, group.id, id);
     id
 }
 
@@ -241,7 +241,7 @@ pub fn reorder(queue: &Queue, group: &Group) -> Result<()> {
             };
             states.push((partition, state));
         }
-        let id = renumber(group);
+        let id = renumber(queue.id, group);
         for (partition, (base, claims)) in states {
             let new = cursor::replace(id, &partition);
             write(queue, &new, (base, Vec::new()));

@@ -1,7 +1,7 @@
 //! What holds for the whole backend while code of the extension runs, and how it is put back.
 //!
-//! A [`Guard`] notes the role in force, the planner's settings and the level of settings (GUCs) before
-//! it changes any of them, and puts them back when it goes out of scope. An ERROR of PostgreSQL is a
+//! A [`Guard`] notes the role in force and the level of settings (GUCs) before it changes them, and puts
+//! them back when it goes out of scope. An ERROR of PostgreSQL is a
 //! panic while it passes through Rust, and a panic drops guards on its way out. So whatever catches
 //! the error, for instance the exception handler of a PL/pgSQL block, goes on in the state that its
 //! own code had set up.
@@ -15,7 +15,6 @@ use pgrx::pg_sys;
 pub struct Guard {
     user: pg_sys::Oid,
     security: c_int,
-    planner: Planner,
     /// The outer guard's answer to whether, and where, the search_path is pinned.
     outer_level: Option<c_int>,
 }
@@ -28,7 +27,7 @@ thread_local! {
 impl Guard {
     /// Act as `role`, with no more rights than it has: as PostgreSQL does it for index expressions and
     /// materialized views, so that nothing that runs here can become somebody else, or leave behind
-    /// what the caller would run later. Statements are planned as [`Planner::pin`] says.
+    /// what the caller would run later.
     pub fn act_as(role: pg_sys::Oid) -> Self {
         let (mut user, mut security) = (pg_sys::InvalidOid, 0);
         let restricted =
@@ -38,7 +37,7 @@ impl Guard {
             pg_sys::GetUserIdAndSecContext(&mut user, &mut security);
             pg_sys::SetUserIdAndSecContext(role, security | restricted as c_int);
         }
-        Self { user, security, planner: Planner::pin(), outer_level: LEVEL.replace(None) }
+        Self { user, security, outer_level: LEVEL.replace(None) }
     }
 }
 
@@ -49,7 +48,6 @@ impl Drop for Guard {
             // transaction is being rolled back, its end would do what this does.
             unsafe { pg_sys::AtEOXact_GUC(false, level) };
         }
-        self.planner.put_back();
         // SAFETY: sets plain variables to what `act_as` has found.
         unsafe { pg_sys::SetUserIdAndSecContext(self.user, self.security) };
     }
@@ -77,64 +75,5 @@ pub fn pin_search_path() {
             0,
             false,
         );
-    }
-}
-
-/// The planner's settings. Our statements are all look-ups by an index that was made for them. On a
-/// table without statistics, or with those of a quieter hour, the planner would now and then prefer to
-/// read it whole, and the session would keep that plan. So while they are planned and run, index scans
-/// and nested loops are the only choice. What is ruled out counts as very expensive, which would make
-/// PostgreSQL compile the plan to machine code first, so that is off as well; and so are parallel
-/// workers, which `debug_parallel_query` would start for a look-up.
-struct Planner {
-    seqscan: bool,
-    bitmapscan: bool,
-    hashjoin: bool,
-    mergejoin: bool,
-    material: bool,
-    jit: bool,
-    cache_mode: c_int,
-    parallel_workers: c_int,
-}
-
-impl Planner {
-    fn pin() -> Self {
-        // SAFETY: plain settings of this single-threaded backend, put back by the guard.
-        unsafe {
-            let before = Self {
-                seqscan: pg_sys::enable_seqscan,
-                bitmapscan: pg_sys::enable_bitmapscan,
-                hashjoin: pg_sys::enable_hashjoin,
-                mergejoin: pg_sys::enable_mergejoin,
-                material: pg_sys::enable_material,
-                jit: pg_sys::jit_enabled,
-                cache_mode: pg_sys::plan_cache_mode,
-                parallel_workers: pg_sys::max_parallel_workers_per_gather,
-            };
-            pg_sys::enable_seqscan = false;
-            pg_sys::enable_bitmapscan = false;
-            pg_sys::enable_hashjoin = false;
-            pg_sys::enable_mergejoin = false;
-            pg_sys::enable_material = false;
-            pg_sys::jit_enabled = false;
-            pg_sys::plan_cache_mode =
-                pg_sys::PlanCacheMode::PLAN_CACHE_MODE_FORCE_GENERIC_PLAN as c_int;
-            pg_sys::max_parallel_workers_per_gather = 0;
-            before
-        }
-    }
-
-    fn put_back(&self) {
-        // SAFETY: as in `pin`.
-        unsafe {
-            pg_sys::enable_seqscan = self.seqscan;
-            pg_sys::enable_bitmapscan = self.bitmapscan;
-            pg_sys::enable_hashjoin = self.hashjoin;
-            pg_sys::enable_mergejoin = self.mergejoin;
-            pg_sys::enable_material = self.material;
-            pg_sys::jit_enabled = self.jit;
-            pg_sys::plan_cache_mode = self.cache_mode;
-            pg_sys::max_parallel_workers_per_gather = self.parallel_workers;
-        }
     }
 }

@@ -86,6 +86,15 @@ fn owner_of(relation: pg_sys::Oid) -> pg_sys::Oid {
     }
 }
 
+/// Whether a relation is one of queen_mq's.
+pub(super) fn is_ours(relation: pg_sys::Oid) -> bool {
+    // SAFETY: look-ups in the catalogue caches; neither is there for what is not a relation.
+    unsafe {
+        let schema = pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true);
+        schema != pg_sys::InvalidOid && pg_sys::get_rel_namespace(relation) == schema
+    }
+}
+
 /// Rows that are remembered, by a key of theirs.
 pub type Known<K, T> = Memory<K, (u64, T)>;
 

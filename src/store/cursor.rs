@@ -201,7 +201,7 @@ pub fn replace(group: i64, partition: &str) -> Located {
 
 static REMOVE: Statement = Statement::new(
     "WITH gone AS (DELETE FROM queen_mq.cursor WHERE group_id = $1 AND partition = $2 RETURNING id)
-     DELETE FROM queen_mq.progress WHERE cursor_id IN (SELECT id FROM gone)",
+     DELETE FROM queen_mq.progress WHERE cursor_id = ANY (ARRAY(SELECT id FROM gone))",
     &[pg_sys::INT8OID, pg_sys::TEXTOID],
 );
 

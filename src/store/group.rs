@@ -234,9 +234,9 @@ pub fn forget(group: i64) {
 
 static DELETE: [Statement; 5] = [
     Statement::new(
-        "DELETE FROM queen_mq.progress WHERE cursor_id IN
-             (SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1)
-              UNION ALL SELECT id FROM queen_mq.claim WHERE group_id = ANY ($1))",
+        "DELETE FROM queen_mq.progress WHERE cursor_id = ANY (ARRAY(
+             SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1)
+             UNION ALL SELECT id FROM queen_mq.claim WHERE group_id = ANY ($1)))",
         &[pg_sys::INT8ARRAYOID],
     ),
     Statement::new("DELETE FROM queen_mq.claim WHERE group_id = ANY ($1)", &[pg_sys::INT8ARRAYOID]),
@@ -255,8 +255,8 @@ static DELETE: [Statement; 5] = [
 ];
 static DELETE_RECEIPTS: [Statement; 2] = [
     Statement::new(
-        "DELETE FROM queen_mq.receipt WHERE cursor_id IN
-             (SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1))",
+        "DELETE FROM queen_mq.receipt WHERE cursor_id = ANY (ARRAY(
+             SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1)))",
         &[pg_sys::INT8ARRAYOID],
     ),
     // Those of claims, most of which are gone.

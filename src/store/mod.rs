@@ -14,6 +14,7 @@ mod key;
 pub mod lease_set;
 pub mod lookup;
 pub mod marker;
+pub mod planning;
 pub mod queue;
 pub mod receipt;
 pub mod replay;

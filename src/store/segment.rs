@@ -408,8 +408,14 @@ pub fn delete_all(queue: i64) -> i64 {
 }
 
 static DELETE: Statement = Statement::new(
-    "WITH replays AS (DELETE FROM queen_mq.replay WHERE queue_id = $1 AND segment_id = ANY ($3))
-     DELETE FROM queen_mq.segment WHERE queue_id = $1 AND partition = $2 AND id = ANY ($3)",
+    "WITH replays AS (DELETE FROM queen_mq.replay WHERE ctid = ANY (ARRAY(
+         SELECT r.ctid FROM unnest($3) AS gone(id) CROSS JOIN LATERAL (
+             SELECT ctid FROM queen_mq.replay
+             WHERE queue_id = $1 AND segment_id = gone.id OFFSET 0) AS r)))
+     DELETE FROM queen_mq.segment WHERE ctid = ANY (ARRAY(
+         SELECT s.ctid FROM unnest($3) AS gone(id) CROSS JOIN LATERAL (
+             SELECT ctid FROM queen_mq.segment
+             WHERE queue_id = $1 AND partition = $2 AND id = gone.id OFFSET 0) AS s))",
     &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::INT8ARRAYOID],
 );
 

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
 use super::catalogue;
+use super::planning::PinnedPlans;
 use crate::error::{Error, Result};
 use crate::pg::guard::{self, Guard};
 
@@ -112,6 +113,7 @@ impl Statement {
 /// (sub)transaction back.
 pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     let _guard = Guard::act_as(catalogue::owner());
+    let _plans = PinnedPlans::pin();
     // SAFETY: connect and finish are paired on the way that returns; an ERROR ends the connection
     // with the transaction, so a Result error, which is about to be raised, need not.
     unsafe {

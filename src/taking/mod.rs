@@ -154,8 +154,8 @@ impl<'a> Taking<'a> {
         if self.wanted.partition.is_none() || !self.is_ordered() {
             moved_on |= self.search(&taken, under)?;
         }
-        if let Some((id, _)) = self.set.filter(|_| !self.covered.is_empty()) {
-            lease_set::insert(id, std::mem::take(&mut self.covered), self.now);
+        if let Some((id, lease)) = self.set.filter(|_| !self.covered.is_empty()) {
+            lease_set::insert(id, lease, std::mem::take(&mut self.covered), self.now);
         }
         Ok(moved_on)
     }
