@@ -36,6 +36,8 @@ pub enum Code {
     ObjectNotInPrerequisiteState,
     /// 40001
     SerializationFailure,
+    /// 53200
+    OutOfMemory,
     /// XX000: stored state that nobody but this extension writes does not read back.
     Internal,
 }
@@ -57,12 +59,13 @@ impl Code {
             Code::InvalidParameterValue => b"22023",
             Code::ObjectNotInPrerequisiteState => b"55000",
             Code::SerializationFailure => b"40001",
+            Code::OutOfMemory => b"53200",
             Code::Internal => b"XX000",
         }
     }
 
     /// PostgreSQL's packing of a SQLSTATE into an int: six bits a character.
-    const fn packed(self) -> c_int {
+    pub const fn packed(self) -> c_int {
         let text = self.sqlstate();
         let mut packed = 0;
         let mut i = 0;
@@ -160,6 +163,12 @@ impl Error {
         report.report(PgLogLevel::ERROR);
         unreachable!("ERROR does not return")
     }
+}
+
+/// The beginning of a text: at most so many bytes, and whole characters.
+pub fn cut(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
+    &text[..end.unwrap_or(0)]
 }
 
 /// Unwrap, or raise.

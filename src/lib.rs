@@ -9,6 +9,7 @@ compile_error!("queen_mq must be built with panic = \"unwind\"");
 
 use pgrx::prelude::*;
 
+mod allocator;
 mod api;
 mod batch;
 mod datum;
@@ -21,6 +22,7 @@ mod moving;
 mod refusal;
 mod retaining;
 mod rows;
+mod scratch;
 mod search;
 mod settings;
 mod settling;
@@ -40,6 +42,7 @@ mod worker;
 /// Runs once in each backend that loads the library.
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
+    allocator::prepare();
     settings::register();
     worker::register();
 }

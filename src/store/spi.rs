@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
+use crate::allocator;
 use crate::error::{Error, Result};
 
 /// A statement of the project: its text and the types of its parameters. Planned on first use and
@@ -55,6 +56,7 @@ impl Statement {
 
     fn execute(&self, args: &[Arg], view: View) -> Rows {
         assert_eq!(args.len(), self.types.len(), "{}", self.sql);
+        allocator::check();
         let mut values: Vec<pg_sys::Datum> =
             args.iter().map(|a| a.unwrap_or(pg_sys::Datum::null())).collect();
         let nulls: Vec<c_char> =
