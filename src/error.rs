@@ -40,6 +40,8 @@ pub enum Code {
     ReadOnly,
     /// 40001
     SerializationFailure,
+    /// 53200
+    OutOfMemory,
     /// XX000: stored state that nobody but this extension writes does not read back.
     Internal,
 }
@@ -63,12 +65,13 @@ impl Code {
             Code::FeatureNotSupported => b"0A000",
             Code::ReadOnly => b"25006",
             Code::SerializationFailure => b"40001",
+            Code::OutOfMemory => b"53200",
             Code::Internal => b"XX000",
         }
     }
 
     /// PostgreSQL's packing of a SQLSTATE into an int: six bits a character.
-    const fn packed(self) -> c_int {
+    pub const fn packed(self) -> c_int {
         let text = self.sqlstate();
         let mut packed = 0;
         let mut i = 0;
@@ -166,6 +169,12 @@ impl Error {
         report.report(PgLogLevel::ERROR);
         unreachable!("ERROR does not return")
     }
+}
+
+/// The beginning of a text: at most so many bytes, and whole characters.
+pub fn cut(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
+    &text[..end.unwrap_or(0)]
 }
 
 /// Unwrap, or raise.

@@ -9,6 +9,7 @@ compile_error!("queen_mq must be built with panic = \"unwind\"");
 
 use pgrx::prelude::*;
 
+mod allocator;
 mod api;
 mod batch;
 mod datum;
@@ -22,6 +23,7 @@ mod pg;
 mod refusal;
 mod retaining;
 mod rows;
+mod scratch;
 mod search;
 mod settings;
 mod settling;
@@ -42,6 +44,7 @@ mod worker;
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     pg::backtrace::never_capture();
+    allocator::prepare();
     settings::register();
     store::planning::register();
     worker::register();

@@ -126,7 +126,7 @@ fn destination(position: Option<&str>, time: Option<TimestampWithTimeZone>) -> R
         (Some("end"), None) => Ok(Mode::New),
         (None, Some(at)) => Ok(Mode::From(at)),
         (Some(other), None) => Err(Error::invalid(
-            format!("unknown position \"{other}\""),
+            format!("unknown position \"{}\"", args::quoted(other)),
             "A typing error must not replay or skip a log.",
             "Use 'start' or 'end', or give to_time.",
         )),

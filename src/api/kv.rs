@@ -26,8 +26,9 @@ use queen_engine::kv::{self, Expect, Micros, Name, Ttl};
 
 use super::args;
 use super::call::Call;
+use crate::allocator;
 use crate::datum::{Jsonb, Numeric, ResultContext, TextArray};
-use crate::error::{Error, OrRaise, Result};
+use crate::error::{Error, OrRaise, Result, cut};
 use crate::rows::TableIterator;
 use crate::store::clock;
 use crate::store::marker::{self, Held, KvOp};
@@ -149,7 +150,9 @@ fn queen_kv_list(
     let read = || {
         let ns = args::required("ns", ns)?;
         kv::check_ns(ns)?;
-        let range = kv::range(prefix.unwrap_or(""), after);
+        // No key is longer than this, so more of the text decides nothing.
+        let short = |text| cut(text, 2 * kv::MAX_KEY_BYTES);
+        let range = kv::range(short(prefix.unwrap_or("")), after.map(short));
         let max_rows = kv::check_max_rows(max_rows.unwrap_or(100))?;
         call.read(|| Ok(marker::list(ns, &range, max_rows, clock::now(), context)))
     };
@@ -376,7 +379,9 @@ fn name<'a>(ns: Option<&'a str>, key: Option<&'a str>) -> Result<Name<'a>> {
 
 /// The keys of an array, each of them a good one.
 fn wanted(keys: TextArray) -> Result<Vec<String>> {
-    let keys: Option<Vec<String>> = args::elements("keys", keys.elements())?.into_iter().collect();
+    let keys = args::elements("keys", keys, &args::KEYS)?;
+    allocator::ensure(keys.len() * (kv::MAX_KEY_BYTES + 100))?;
+    let keys: Option<Vec<String>> = keys.iter().collect();
     let keys = keys.ok_or_else(|| {
         Error::invalid("keys must not contain NULL", "An element is NULL.", "Name each marker.")
     })?;

@@ -22,7 +22,7 @@ use crate::store::group::{Group, QUEUE_MODE};
 use crate::store::lookup::{self, ForPop};
 use crate::store::queue::Queue;
 use crate::store::spi::Under;
-use crate::taking::{Delivery, Taking, Wanted};
+use crate::taking::{Delivery, Taking, Unpacking, Wanted};
 use crate::timing;
 use crate::wait::Wait;
 use crate::waiters::Topic;
@@ -102,14 +102,16 @@ fn queen_pop(
     let queue = request.queue.to_owned();
     let group = (request.group != QUEUE_MODE).then(|| request.group.to_owned());
     let deliveries = pop(call, &request).or_raise();
+    let mut unpacking = Unpacking::new();
     TableIterator::new(deliveries.into_iter().map(move |d| {
+        let (transaction_id, payload, headers) = unpacking.message(&d).or_raise();
         (
             queue.clone(),
-            d.partition,
+            d.partition.to_string(),
             d.message.to_sql(),
-            d.transaction_id,
-            d.payload,
-            d.headers,
+            transaction_id,
+            payload,
+            headers,
             clock::timestamp(d.created_at),
             group.clone(),
             d.attempt as i32,

@@ -85,16 +85,16 @@ fn queen_configure(
             retry_delay,
             retry_backoff,
             retry_delay_max,
-            on_exhausted: on_exhausted.map(str::to_owned),
+            on_exhausted: on_exhausted.map(args::quoted).map(str::to_owned),
             dedup_window,
             max_deliveries,
             delay,
             retention,
             completed_retention,
             max_depth,
-            ordering: ordering.map(str::to_owned),
+            ordering: ordering.map(args::quoted).map(str::to_owned),
         })?;
-        let unset = args::given_elements::<String>("unset", unset.map(TextArray::elements))?;
+        let unset = args::given_elements::<String>("unset", unset, &args::OPTIONS)?;
         let change = Change { given, unset: unset.unwrap_or_default(), reset: reset == Some(true) };
         let queue = call.write(|| configure(name, change))?;
         Ok((name.to_owned(), queue))
@@ -181,7 +181,7 @@ macro_rules! options {
                     Ok(())
                 })*
                 other => Err(Error::invalid(
-                    format!("unknown option \"{other}\" in unset"),
+                    format!("unknown option \"{}\" in unset", args::quoted(other)),
                     "A queue has no such option.",
                     "Name options as the arguments of queen_configure are named.",
                 )),

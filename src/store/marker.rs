@@ -324,7 +324,7 @@ impl KvOutcome {
             quoted(key),
             quoted(reason),
             self.version.map_or_else(|| "null".to_owned(), |version| version.to_string()),
-            self.value.map_or_else(|| "null".to_owned(), Jsonb::to_text),
+            self.value.map_or_else(|| "null".to_owned(), |value| value.to_text().to_owned()),
         );
         Error::new(
             Code::KvPrecondition,

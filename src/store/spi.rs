@@ -13,6 +13,7 @@ use pgrx::{FromDatum, IntoDatum, pg_sys};
 
 use super::catalogue;
 use super::planning::PinnedPlans;
+use crate::allocator;
 use crate::error::{Error, Result};
 use crate::pg::guard::{self, Guard};
 
@@ -59,6 +60,7 @@ impl Statement {
     fn execute(&self, args: &[Arg], view: View) -> Rows {
         assert_eq!(args.len(), self.types.len(), "{}", self.sql);
         guard::pin_search_path();
+        allocator::check();
         let mut values: Vec<pg_sys::Datum> =
             args.iter().map(|a| a.unwrap_or(pg_sys::Datum::null())).collect();
         let nulls: Vec<c_char> =

@@ -18,6 +18,7 @@ use pgrx::{FromDatum, IntoDatum, pg_sys};
 use super::catalogue;
 pub use super::key::{Key, Value};
 use super::spi::{Arg, Columns, Under};
+use crate::allocator;
 use crate::error::Error;
 
 /// A table of the schema `queen_mq`.
@@ -95,19 +96,17 @@ impl Tuple {
         // SAFETY: the column is a varlena.
         self.datum(column).map_or(0, |datum| unsafe { pg_sys::toast_datum_size(datum) }) as u64
     }
+}
 
-    /// A copy of a varlena column, as it lies in the table (which may be a toast pointer), in the
-    /// current memory context.
-    fn copy(&self, column: usize) -> Arg {
-        self.datum(column).map(|datum| {
-            // SAFETY: a varlena is as long as its header says, and the copy has that much room.
-            unsafe {
-                let size = pgrx::varsize_any(datum.cast_mut_ptr());
-                let copy: *mut u8 = pg_sys::palloc(size).cast();
-                ptr::copy_nonoverlapping(datum.cast_mut_ptr::<u8>(), copy, size);
-                copy.into()
-            }
-        })
+/// A copy of a varlena, as it lies in a table (which may be a toast pointer), in the current memory
+/// context.
+fn copied(datum: pg_sys::Datum) -> pg_sys::Datum {
+    // SAFETY: a varlena is as long as its header says, and the copy has that much room.
+    unsafe {
+        let size = pgrx::varsize_any(datum.cast_mut_ptr());
+        let copy: *mut u8 = pg_sys::palloc(size).cast();
+        ptr::copy_nonoverlapping(datum.cast_mut_ptr::<u8>(), copy, size);
+        copy.into()
     }
 }
 
@@ -223,6 +222,7 @@ impl Index {
                     break;
                 }
                 pgrx::check_for_interrupts!();
+                allocator::check();
             }
             pg_sys::index_endscan(scan);
             pg_sys::ExecDropSingleTupleTableSlot(slot);
@@ -393,6 +393,7 @@ impl Table {
         // resource owner and the current memory context on an ERROR. The slot is as wide as the
         // table, which is checked against the values.
         unsafe {
+            allocator::check();
             pg_sys::PreventCommandIfReadOnly(c"INSERT".as_ptr());
             let table = open(self.0, WRITE);
             if (*(*table).rd_att).natts as usize != values.len() {
@@ -454,7 +455,12 @@ pub struct Held(Arg);
 
 impl Held {
     pub fn of(tuple: &Tuple, column: usize) -> Self {
-        Self(tuple.copy(column))
+        Self(tuple.datum(column).map(copied))
+    }
+
+    /// The same in the current memory context, still as it lies in the table.
+    pub fn copied(self) -> Self {
+        Self(self.0.map(copied))
     }
 
     pub fn nothing() -> Self {
