@@ -24,6 +24,7 @@ mod rows;
 mod search;
 mod settings;
 mod settling;
+mod sqlstate;
 mod store;
 mod subtransaction;
 mod sweeping;

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
 use crate::error::{Error, Result};
+use crate::sqlstate;
 
 /// A statement of the project: its text and the types of its parameters. Planned on first use and
 /// kept for the session.
@@ -109,14 +110,14 @@ impl Statement {
 pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     // SAFETY: connect and finish are paired on the way that returns; an ERROR ends the connection
     // with the transaction, so a Result error, which is about to be raised, need not.
-    unsafe {
+    sqlstate::keep(|| unsafe {
         crate::worker::announce();
         pg_sys::SPI_connect();
         let _plans = PinnedPlans::pin();
         let value = body()?;
         pg_sys::SPI_finish();
         Ok(value)
-    }
+    })
 }
 
 /// Our statements are all look-ups by an index that was made for them. On a table without
