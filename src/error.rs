@@ -146,6 +146,15 @@ impl Error {
         Self::new(Code::FeatureNotSupported, what)
     }
 
+    /// 0A000: a row that was to be written to a table of ours was not.
+    pub fn suppressed(table: &str) -> Self {
+        Self::unsupported(format!("a trigger of table {table} has suppressed a row of queen_mq"))
+            .detail(
+                "A BEFORE ROW trigger returned NULL, and what the row stands for would be lost.",
+            )
+            .hint("Let the trigger return the row, or raise an error of its own.")
+    }
+
     /// 55000: `what` of ours is not as the extension has made it.
     pub fn altered(what: impl AsRef<str>) -> Self {
         let message = format!("{} is not as queen_mq has made it", what.as_ref());

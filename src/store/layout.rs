@@ -33,7 +33,7 @@ pub fn of_index(name: &CStr) -> Option<&'static Order> {
     INDEXES.iter().find(|order| order.name == name)
 }
 
-static TABLES: [Layout; 11] = [
+static TABLES: [Layout; 15] = [
     Layout {
         name: c"queue",
         columns: &[
@@ -155,6 +155,11 @@ static TABLES: [Layout; 11] = [
             (c"headers", JSONBOID),
         ],
     },
+    // These are written by SQL alone.
+    Layout { name: c"marker", columns: &[] },
+    Layout { name: c"lease_set", columns: &[] },
+    Layout { name: c"dead_letter", columns: &[] },
+    Layout { name: c"replay", columns: &[] },
 ];
 
 static INDEXES: [Order; 18] = [

@@ -4,6 +4,7 @@ use pgrx::pg_sys;
 use queen_engine::message::MessageId;
 
 use super::clock::{At, Moment};
+use super::relation;
 use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
 use super::{signed, table, unsigned};
 use crate::error::{Error, Result};
@@ -32,7 +33,11 @@ pub fn insert(id: u64, mut covered: Vec<Covered>, now: Moment) {
     let cursors: Vec<i64> = covered.iter().map(|(cursor, _)| signed(*cursor)).collect();
     let messages: Option<Vec<i64>> =
         covered.iter().map(|(_, message)| message.map(MessageId::to_sql)).collect();
-    INSERT.run(&[arg(signed(id)), arg(cursors), messages.and_then(arg), arg(At(now))]);
+    let written =
+        INSERT.run(&[arg(signed(id)), arg(cursors), messages.and_then(arg), arg(At(now))]);
+    if written.affected() == 0 {
+        relation::refuse_suppression(c"lease_set");
+    }
 }
 
 /// What the set covers, ascending; none where it is not known. In REPEATABLE READ one that was

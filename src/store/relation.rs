@@ -206,6 +206,23 @@ unsafe fn is_usable(name: &CStr, index: pg_sys::Relation, table: &Opened) -> boo
     }
 }
 
+/// A statement of ours has not written a row that it was to write. If a trigger can be the reason, it
+/// is: an error then.
+pub fn refuse_suppression(name: &'static CStr) {
+    // SAFETY: opened, looked at and closed.
+    let can_be = unsafe {
+        let table = open(name, READ).relation;
+        let can_be = (*table).trigdesc.as_ref().is_some_and(|all| {
+            all.trig_insert_before_row || all.trig_update_before_row || all.trig_delete_before_row
+        });
+        pg_sys::table_close(table, KEEP);
+        can_be
+    };
+    if can_be {
+        Error::suppressed(&full_name(name)).raise();
+    }
+}
+
 /// As a user would write it.
 pub fn full_name(name: &CStr) -> String {
     format!("queen_mq.{}", name.to_string_lossy())

@@ -140,7 +140,7 @@ impl Writing {
                 if triggers.trig_insert_before_row
                     && !pg_sys::ExecBRInsertTriggers(state, target, slot)
                 {
-                    self.refuse_suppression("an INSERT");
+                    self.refuse_suppression();
                 }
             }
             self.check(slot);
@@ -178,7 +178,7 @@ impl Writing {
             if let Some(triggers) = self.triggers.as_ref() {
                 pg_sys::ExecBSDeleteTriggers(state, target);
                 if triggers.trig_delete_before_row && !before_delete(state, target, place) {
-                    self.refuse_suppression("a DELETE");
+                    self.refuse_suppression();
                 }
             }
             pg_sys::simple_table_tuple_delete(relation, place, (*state).es_snapshot);
@@ -315,14 +315,8 @@ impl Writing {
         }
     }
 
-    fn refuse_suppression(&self, what: &str) -> ! {
-        let table = relation::full_name(self.name);
-        Error::unsupported(format!("a trigger of table {table} has suppressed {what} of queen_mq"))
-            .detail(
-                "A BEFORE ROW trigger returned NULL, and what the row stands for would be lost.",
-            )
-            .hint("Let the trigger return the row, or raise an error of its own.")
-            .raise()
+    fn refuse_suppression(&self) -> ! {
+        Error::suppressed(&relation::full_name(self.name)).raise()
     }
 }
 
