@@ -44,7 +44,7 @@ const WRITERS: [Writer; 16] = [
     ),
     writer("timer", "SELECT", "PERFORM queen_schedule('q', 'k', '1', delay => '1 h')"),
     writer("marker", "SELECT", "PERFORM queen_kv_put('n', 'k', '1', forever => true)"),
-    writer("tally", PUSHED, "PERFORM count(*) FROM queen_queues; PERFORM queen_sweep()"),
+    writer("tally", PUSHED, "PERFORM queen_purge('q')"),
 ];
 
 /// All rows of all tables, and what they hold.
@@ -137,10 +137,9 @@ async fn an_error_of_a_users_function_arrives_as_it_was_raised() -> Result<()> {
     // Errors of others after it keep theirs.
     session.run("SELECT queen_push('q', NULL)").await.fails_with("22023")?;
     session.run("SELECT queen_ack(gen_random_uuid())").await.fails_with("QN003")?;
-    session
-        .run("SELECT queen_tx_commit('[{\"type\":\"push\",\"queue\":\"q\",\"payload\":1}]')")
-        .await
-        .fails_with("MY001")?;
+    // Also out of a bundle, in a session of its own.
+    let bundle = "SELECT queen_tx_commit('[{\"type\":\"push\",\"queue\":\"q\",\"payload\":1}]')";
+    db.session().await?.run(bundle).await.fails_with("MY001")?;
     assert_eq!(session.count("SELECT count(*) FROM queen_messages").await?, 1);
     Ok(())
 }
@@ -468,10 +467,11 @@ async fn constraints_and_indexes_of_others_hold() -> Result<()> {
         .run(
             "ALTER TABLE queen_mq.segment SET UNLOGGED;
              CLUSTER queen_mq.segment USING segment_in_order;
-             REINDEX TABLE queen_mq.claim; VACUUM FULL queen_mq.claim;
+             REINDEX TABLE queen_mq.claim;
              ALTER TABLE queen_mq.claim REPLICA IDENTITY FULL",
         )
         .await?;
+    session.run("VACUUM FULL queen_mq.claim").await?;
     let held = Pop::new("u").group("g").mode("all").batch(9).run(&session).await?;
     assert_eq!(held.len(), 5);
     Ok(())
