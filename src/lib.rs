@@ -27,6 +27,7 @@ mod scratch;
 mod search;
 mod settings;
 mod settling;
+mod sqlstate;
 mod store;
 mod subtransaction;
 mod sweeping;

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use pgrx::pg_sys;
 
 use super::clock::{At, Moment};
+use super::relation;
 use super::spi::{Columns, Statement, Under, arg};
 use super::table::{From, Index, Table, Tuple, Value};
 use crate::error::Result;
@@ -69,11 +70,15 @@ pub fn admit(
     if admitted.len() == ids.len() {
         return HashMap::new();
     }
-    ORIGINALS
+    let originals: HashMap<String, i64> = ORIGINALS
         .run(&[arg(queue), arg(partition), arg(ids.to_vec())])
         .map(|row| (row.need::<String>(1), row.need(2)))
         .filter(|(id, _)| !admitted.contains(id))
-        .collect()
+        .collect();
+    if admitted.len() + originals.len() < ids.len() {
+        relation::refuse_suppression(c"admission");
+    }
+    originals
 }
 
 /// Give ids just admitted the message ids they got in the end.

@@ -92,15 +92,18 @@ pub fn try_insert(
     taken_at: Moment,
     terms: Option<Terms>,
 ) -> Option<Place> {
-    CLAIMS.try_insert(&[
-        arg(signed(id)),
-        arg(group),
-        arg(partition),
-        arg(message.to_sql()),
-        arg(At(taken_at)),
-        terms.and_then(|(lease, _)| arg(Uuid::from_bytes(lease.0))),
-        terms.and_then(|(_, deadline)| arg(At(deadline))),
-    ])
+    CLAIMS.try_insert(
+        &BY_MESSAGE,
+        &[
+            arg(signed(id)),
+            arg(group),
+            arg(partition),
+            arg(message.to_sql()),
+            arg(At(taken_at)),
+            terms.and_then(|(lease, _)| arg(Uuid::from_bytes(lease.0))),
+            terms.and_then(|(_, deadline)| arg(At(deadline))),
+        ],
+    )
 }
 
 /// Take back what this transaction has claimed.

@@ -7,6 +7,7 @@ use queen_engine::cursor::Start;
 use super::catalogue::{self, Known};
 use super::clock::{At, Moment};
 use super::queue::{Options, UNORDERED};
+use super::relation;
 use super::spi::{Columns, Statement, Under, arg};
 use super::table::{From, Index, Table, Value};
 use super::{advisory, decode};
@@ -158,9 +159,21 @@ pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> O
             baseline.and_then(arg),
             ordering.as_deref().and_then(arg),
         ])
-        .first()?;
+        .first();
+    let Some(row) = row else {
+        if exists(queue, name).is_ok_and(|exists| !exists) {
+            relation::refuse_suppression(c"consumer_group");
+        }
+        return None;
+    };
     let (id, name) = (row.need(1), name.to_owned());
     Some(Group { id, name, registered_at: now, start, initial, baseline, ordering })
+}
+
+/// Whether the group is registered at this moment.
+fn exists(queue: &str, name: &str) -> Result<bool> {
+    let key = [Value::Text(queue), Value::Text(name)];
+    Under::latest_snapshot(|under| Ok(BY_NAME.end(&key, From::Start, under, |_| ()).is_some()))
 }
 
 static MOVE: Statement = Statement::new(

@@ -6,6 +6,7 @@ use queen_engine::lease::LeaseId;
 use queen_engine::message::MessageId;
 
 use super::clock::{At, Moment};
+use super::relation;
 use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
 use super::{signed, table, unsigned};
 use crate::error::{Error, Result};
@@ -40,13 +41,16 @@ pub fn insert(id: u64, lease: LeaseId, mut covered: Vec<Covered>, now: Moment) {
     let cursors: Vec<i64> = covered.iter().map(|(cursor, _)| signed(*cursor)).collect();
     let messages: Option<Vec<i64>> =
         covered.iter().map(|(_, message)| message.map(MessageId::to_sql)).collect();
-    INSERT.run(&[
+    let written = INSERT.run(&[
         arg(signed(id)),
         arg(Uuid::from_bytes(lease.0)),
         arg(cursors),
         messages.and_then(arg),
         arg(At(now)),
     ]);
+    if written.affected() == 0 {
+        relation::refuse_suppression(c"lease_set");
+    }
 }
 
 /// What the set covers, ascending; none where it is not known. In REPEATABLE READ one that was

@@ -2,6 +2,7 @@
 
 use pgrx::pg_sys;
 
+use super::relation;
 use super::spi::{Columns, Statement, Under, arg};
 use super::{signed, unsigned};
 
@@ -20,13 +21,16 @@ static INSERT: Statement = Statement::new(
 );
 
 pub fn insert(queue: i64, replay: &Replay) {
-    INSERT.run(&[
+    let written = INSERT.run(&[
         arg(queue),
         arg(signed(replay.segment)),
         arg(signed(replay.xid)),
         arg(replay.partition.as_str()),
         arg(replay.group),
     ]);
+    if written.affected() == 0 {
+        relation::refuse_suppression(c"replay");
+    }
 }
 
 static OF_QUEUE: Statement = Statement::new(

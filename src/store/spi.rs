@@ -16,6 +16,7 @@ use super::planning::PinnedPlans;
 use crate::allocator;
 use crate::error::{Error, Result};
 use crate::pg::guard::{self, Guard};
+use crate::sqlstate;
 
 /// A statement of the project: its text and the types of its parameters. Planned on first use and
 /// kept for the session.
@@ -118,12 +119,12 @@ pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     let _plans = PinnedPlans::pin();
     // SAFETY: connect and finish are paired on the way that returns; an ERROR ends the connection
     // with the transaction, so a Result error, which is about to be raised, need not.
-    unsafe {
+    sqlstate::keep(|| unsafe {
         pg_sys::SPI_connect();
         let value = body()?;
         pg_sys::SPI_finish();
         Ok(value)
-    }
+    })
 }
 
 /// The result of a statement, read row by row.

@@ -8,8 +8,9 @@ use pgrx::prelude::*;
 use pgrx::{PgTryBuilder, direct_function_call};
 
 use super::{pause, registry, take_signals};
-use crate::error::{self, OrRaise, Result};
+use crate::error::{OrRaise, Result};
 use crate::settings;
+use crate::sqlstate;
 use crate::store::clock::{self, Moment, SECOND};
 use crate::store::queue::{self, Queue};
 use crate::store::spi::{Under, connected};
@@ -173,7 +174,7 @@ fn in_transaction<T>(what: &str, body: impl FnOnce() -> Result<T>) -> Option<T> 
             Some(value)
         }))
         .catch_others(|error| {
-            error::forget_code();
+            sqlstate::forget();
             tell(what, &error);
             None
         })
