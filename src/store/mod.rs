@@ -1,7 +1,6 @@
 //! Every SQL statement of the project, one file per table. Nothing here decides.
 
 pub mod admission;
-mod advisory;
 mod catalogue;
 pub mod claim;
 pub mod clock;
@@ -12,6 +11,7 @@ pub mod group;
 pub mod identity;
 mod key;
 pub mod lease_set;
+pub mod locks;
 pub mod lookup;
 pub mod marker;
 pub mod queue;
