@@ -60,7 +60,8 @@ async fn first_reads_of_many_partitions_leave_room_for_others() -> Result<()> {
     let moved = open.count("SELECT queen_seek('q', 'g', 'start')::bigint").await?;
     assert_eq!(moved, i64::from(MANY));
     has_few_locks("seek", &open, &watcher).await?;
-    open.run("COMMIT; SELECT queen_subscribe('q', 'unread', 'all'); BEGIN").await?;
+    open.run("COMMIT; SELECT queen_subscribe('q', 'unread', 'all')").await?;
+    open.run("BEGIN").await?;
     let moved = open.count("SELECT queen_seek('q', 'unread', 'start')::bigint").await?;
     assert_eq!(moved, i64::from(MANY));
     has_few_locks("seek of partitions not read before", &open, &watcher).await?;
@@ -205,7 +206,8 @@ async fn a_group_is_taken_care_of_whose_cursors_two_create_at_once() -> Result<(
     let [open, other] = db.sessions().await?;
     other.be_prompt().await?;
     push_to_partitions(&open, "q", 2).await?;
-    open.run("SELECT queen_subscribe('q', 'g', 'all'); BEGIN; SAVEPOINT s").await?;
+    open.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
+    open.run("BEGIN; SAVEPOINT s").await?;
     let from_p1 = "SELECT count(*) FROM queen_pop('q', 'g', partition => 'p1', auto_ack => true)";
     assert_eq!(open.count(from_p1).await?, 1);
     assert_eq!(other.count(from_p1).await?, 0, "it is in the hands of the other");
