@@ -30,7 +30,7 @@ fn queen_dead_letter_replay(
         let id = args::required("dead_letter_id", dead_letter_id)?;
         call.write(|| {
             let letter = dead_letter::take(id).ok_or_else(|| no_such_letter(id))?;
-            let (queue, group) = hold(&letter.queue, &letter.group, false)?;
+            let (queue, group) = hold(&letter.queue, &letter.group, true)?;
             let queue = queue.ok_or_else(|| Error::no_such_queue(&letter.queue))?;
             let group = group.ok_or_else(|| no_such_group(&letter.queue, &letter.group))?;
             Ok((push_again(&queue, &group, &letter), letter.transaction_id))

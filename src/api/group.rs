@@ -13,6 +13,7 @@ use crate::store::clock;
 use crate::store::cursor;
 use crate::store::group::{Group, Patience, QUEUE_MODE};
 use crate::store::identity;
+use crate::store::locks;
 use crate::store::lookup;
 use crate::store::queue::Queue;
 
@@ -64,13 +65,14 @@ fn queen_subscribe(
 /// Errors: 22023; 40001 in REPEATABLE READ.
 ///
 /// Transaction: takes effect when the caller commits. Waits for transactions of the group that have
-/// popped or settled and not ended, and for those that purge the queue or change its `ordering`.
+/// popped or settled and not ended, and for those that purge the queue or change its `ordering`;
+/// meanwhile others go on.
 #[pg_extern]
 fn queen_unsubscribe(call: Call, queue: Option<&str>, consumer_group: Option<&str>) -> bool {
     (|| {
         let queue = args::name("queue", queue)?;
         let group = args::group(consumer_group)?;
-        call.write(|| match hold(queue, group, false)? {
+        call.write(|| match hold(queue, group, true)? {
             (_, None) => Ok(false),
             (found, Some(group)) => {
                 moving::unsubscribe(found.as_ref(), &group)?;
@@ -90,7 +92,8 @@ fn queen_unsubscribe(call: Call, queue: Option<&str>, consumer_group: Option<&st
 /// queue or group; 40001 in REPEATABLE READ.
 ///
 /// Transaction: takes effect when the caller commits. Waits for transactions of the group that have
-/// popped or settled and not ended, and for those that purge the queue or change its `ordering`.
+/// popped or settled and not ended, and for those that purge the queue or change its `ordering`;
+/// meanwhile others go on. Other groups are not concerned.
 #[pg_extern]
 fn queen_seek(
     call: Call,
@@ -106,14 +109,19 @@ fn queen_seek(
         let partition = partition.map(|name| args::name("partition", Some(name))).transpose()?;
         let mode = destination(to_position, to_time)?;
         call.write(|| {
-            let (queue, group) = hold(name, group_name, true)?;
-            let queue = queue.ok_or_else(|| Error::no_such_queue(name))?;
-            let group = group.ok_or_else(|| no_such_group(name, group_name))?;
-            match partition {
-                None => Ok(moving::seek(&queue, &group, mode)? as i32),
-                Some(partition) => {
-                    Ok(moving::seek_partition(&queue, &group, partition, mode)? as i32)
+            loop {
+                let (queue, group) = hold(name, group_name, false)?;
+                let queue = queue.ok_or_else(|| Error::no_such_queue(name))?;
+                let group = group.ok_or_else(|| no_such_group(name, group_name))?;
+                let moved = match partition {
+                    None => moving::seek(&queue, &group, mode)?,
+                    Some(partition) => moving::seek_partition(&queue, &group, partition, mode)?,
+                };
+                if let Some(moved) = moved {
+                    return Ok(moved as i32);
                 }
+                cursor::moved_on()?;
+                pgrx::check_for_interrupts!();
             }
         })
     })()
@@ -138,15 +146,15 @@ fn destination(position: Option<&str>, time: Option<TimestampWithTimeZone>) -> R
     }
 }
 
-/// The queue and the group. Nobody makes the group another one, nor changes how it is read, before the
-/// end of this transaction: `alone`, nobody reads a partition for the first time either.
-pub fn hold(queue: &str, group: &str, alone: bool) -> Result<(Option<Queue>, Option<Group>)> {
+/// The queue and the group. Nobody purges or removes the queue, nor changes how the group is read, before
+/// the end of this transaction; and nobody moves the group as a whole, if it is to `stay`.
+pub fn hold(queue: &str, group: &str, stays: bool) -> Result<(Option<Queue>, Option<Group>)> {
     loop {
         let found = lookup::queue_and_group(queue, group)?;
         let (Some(queue), Some(group)) = &found else { return Ok(found) };
-        match alone && !group.is_ordered(&queue.options) {
-            true => cursor::prevent_all(queue.id),
-            false => cursor::read_first(queue.id),
+        locks::first_reads(queue.id).share();
+        if stays {
+            locks::first_reads_of(group.id).share();
         }
         if lookup::is_current(queue, group)? {
             return Ok(found);

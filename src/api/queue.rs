@@ -7,12 +7,13 @@ use super::args;
 use super::call::Call;
 use crate::datum::TextArray;
 use crate::error::{Error, OrRaise, Result};
+use crate::holding::{forget_search, hold_everything};
 use crate::moving;
+use crate::patience::hold_all;
 use crate::rows::TableIterator;
 use crate::store::clock::{self, DAY};
 use crate::store::queue::{self, Options, Queue};
-use crate::store::spi::Under;
-use crate::store::{cursor, dead_letter, group, segment};
+use crate::store::{dead_letter, group, segment, timer};
 
 /// No option is longer than this: 100 years of 365 days.
 const LONGEST: i64 = 36_500 * DAY;
@@ -36,7 +37,7 @@ const LONGEST: i64 = 36_500 * DAY;
 ///
 /// Transaction: takes effect for others when the caller commits. Waits for a transaction that is
 /// changing or creating the same queue; a change of `ordering` also for those that have popped or
-/// settled, moved or removed a group, or replayed a dead letter, and not ended.
+/// settled, moved or removed a group, or replayed a dead letter, and not ended; meanwhile others go on.
 #[allow(clippy::too_many_arguments, clippy::type_complexity)]
 #[pg_extern]
 fn queen_configure(
@@ -146,21 +147,9 @@ fn configure(name: &str, change: Change) -> Result<Queue> {
     }
     queue::update(&queue);
     if queue.options.ordering() != before.ordering() {
-        reorder(&queue, &before)?;
+        moving::reorder(&queue, &before)?;
     }
     Ok(queue)
-}
-
-/// Make groups without an ordering of their own as the queue has become.
-fn reorder(queue: &Queue, before: &Options) -> Result<()> {
-    // Before the claims: what is claimed, and not committed, is seen by nobody.
-    cursor::prevent_all(queue.id);
-    for group in Under::new_snapshot(|under| group::of_queue(&queue.name, under))? {
-        if group.is_ordered(&queue.options) != group.is_ordered(before) {
-            moving::reorder(queue, &group)?;
-        }
-    }
-    Ok(())
 }
 
 /// Each option by its name: what is set, and what is given.
@@ -275,22 +264,37 @@ fn checked(options: Options) -> Result<Options> {
 /// Errors: 42704 if there is no such queue; 22023.
 ///
 /// Transaction: takes effect when the caller commits. Waits for transactions that have popped or
-/// settled and not ended. A push that has not committed by then is lost with the queue.
+/// settled, registered, moved or removed a group, replayed a dead letter, moved a timer, or pushed where
+/// `max_depth` is set, and not ended; meanwhile others go on. A push that has not committed by then is lost with the queue.
 #[pg_extern]
 fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
     (|| {
         let name = args::name("queue", queue)?;
         call.write(|| {
             let queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
-            cursor::prevent_all(queue.id);
-            group::delete(&Under::new_snapshot(|under| group::of_queue(name, under))?);
-            dead_letter::delete_of_queue(name);
-            let messages = segment::delete_all(queue.id);
-            queue::delete(&queue);
-            Ok(messages)
+            delete(&queue)
         })
     })()
     .or_raise()
+}
+
+/// Remove a queue, which is locked.
+fn delete(queue: &Queue) -> Result<i64> {
+    let groups = hold_all(|attempt| {
+        let (groups, _) = hold_everything(attempt, queue)?;
+        groups.iter().try_for_each(|group| forget_search(attempt, group))?;
+        let (id, name) = (queue.id, queue.name.clone());
+        attempt.rows(move || {
+            timer::lock_of_queue(id);
+            dead_letter::delete_of_queue(&name);
+            Ok(())
+        })?;
+        Ok(groups)
+    })?;
+    group::delete(&groups);
+    let messages = segment::delete_all(queue.id);
+    queue::delete(queue);
+    Ok(messages)
 }
 
 /// Remove all messages of `queue`; options and groups stay. Returns how many. Whoever holds a lease
@@ -300,7 +304,8 @@ fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
 ///
 /// Transaction: takes effect when the caller commits; a message whose push has not committed by the
 /// time of the call stays. Waits for transactions that have popped or settled, registered, moved
-/// or removed a group, replayed a dead letter, or pushed where `max_depth` is set, and not ended.
+/// or removed a group, replayed a dead letter, or pushed where `max_depth` is set, and not ended;
+/// meanwhile others go on.
 #[pg_extern]
 fn queen_purge(call: Call, queue: Option<&str>) -> i64 {
     (|| {

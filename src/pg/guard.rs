@@ -15,13 +15,21 @@ use pgrx::pg_sys;
 pub struct Guard {
     user: pg_sys::Oid,
     security: c_int,
-    /// The outer guard's answer to whether, and where, the search_path is pinned.
-    outer_level: Option<c_int>,
+    outer: Path,
+}
+
+/// What the innermost guard has done about the search_path.
+#[derive(Clone, Copy)]
+enum Path {
+    /// There is no guard.
+    Unguarded,
+    AsItWas,
+    /// Pinned, in this level of settings.
+    Pinned(c_int),
 }
 
 thread_local! {
-    /// The level of settings in which the innermost guard has pinned the search_path.
-    static LEVEL: Cell<Option<c_int>> = const { Cell::new(None) };
+    static PATH: Cell<Path> = const { Cell::new(Path::Unguarded) };
 }
 
 impl Guard {
@@ -37,13 +45,13 @@ impl Guard {
             pg_sys::GetUserIdAndSecContext(&mut user, &mut security);
             pg_sys::SetUserIdAndSecContext(role, security | restricted as c_int);
         }
-        Self { user, security, outer_level: LEVEL.replace(None) }
+        Self { user, security, outer: PATH.replace(Path::AsItWas) }
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if let Some(level) = LEVEL.replace(self.outer_level) {
+        if let Path::Pinned(level) = PATH.replace(self.outer) {
             // SAFETY: the level was opened by `pin_search_path` under this guard. Where the
             // transaction is being rolled back, its end would do what this does.
             unsafe { pg_sys::AtEOXact_GUC(false, level) };
@@ -55,16 +63,18 @@ impl Drop for Guard {
 
 /// Resolve names in `pg_catalog` alone until the innermost guard goes out of scope. Needed before
 /// anything is parsed, planned or run by name: SQL statements, and the user's own triggers and CHECK
-/// constraints, which run as the role of the guard. Costs a level of settings, once for each guard.
+/// constraints, which run as the role of the guard. Needed before a subtransaction, too: one that began
+/// earlier than the level of settings would take it along at its end. Costs that level, once for each
+/// guard; without a guard there is nothing to be pinned.
 pub fn pin_search_path() {
-    if LEVEL.get().is_some() {
+    if !matches!(PATH.get(), Path::AsItWas) {
         return;
     }
     // SAFETY: the name and the value are NUL-terminated constants; the level is closed by the guard,
     // or by the end of the (sub)transaction if that comes first.
     unsafe {
         let level = pg_sys::NewGUCNestLevel();
-        LEVEL.set(Some(level));
+        PATH.set(Path::Pinned(level));
         pg_sys::set_config_option(
             c"search_path".as_ptr(),
             c"pg_catalog, pg_temp".as_ptr(),

@@ -168,6 +168,20 @@ mod tests {
         assert_eq!(before.search_path, "pg_catalog, pg_temp");
     }
 
+    /// What is pinned first in a subtransaction stays pinned when that is over.
+    #[pg_test]
+    fn a_search_path_outlives_the_subtransactions_of_its_guard() {
+        let _guard = Guard::act_as(role("guarded"));
+        for result in [Ok(()), Err(())] {
+            let _: Result<(), ()> = all_or_nothing(|| {
+                pin_search_path();
+                result
+            });
+            pin_search_path();
+            assert_eq!(setting(c"search_path"), "pg_catalog, pg_temp");
+        }
+    }
+
     #[pg_test]
     fn all_or_nothing_keeps_what_returns_ok_and_undoes_the_rest() {
         Spi::run("CREATE TABLE kept (a int)").expect("a table");

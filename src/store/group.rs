@@ -10,7 +10,7 @@ use super::queue::{Options, UNORDERED};
 use super::relation;
 use super::spi::{Columns, Statement, Under, arg};
 use super::table::{From, Index, Table, Value};
-use super::{advisory, decode};
+use super::{decode, locks};
 use crate::error::Result;
 use crate::memory::Memory;
 
@@ -141,10 +141,10 @@ pub struct NewGroup {
 /// Register the group. None where somebody else has just done so; or, not to wait for them, is
 /// about to.
 pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> Option<Group> {
-    let lock = format!("consumer_group {queue}\n{name}");
+    let lock = locks::registration(queue, name);
     match patience {
-        Patience::Wait => advisory::lock(&lock),
-        Patience::PassBy if advisory::try_lock(&lock) => (),
+        Patience::Wait => lock.whole(),
+        Patience::PassBy if lock.try_whole() => (),
         Patience::PassBy => return None,
     }
     let NewGroup { now, start, initial, baseline, ordering } = new;
@@ -210,6 +210,16 @@ static HOLD: Statement = Statement::new(
 pub fn try_hold(group: &Group) -> bool {
     let (start, baseline) = (arg(encode(&group.start)), group.baseline.and_then(arg));
     HOLD.run(&[arg(group.id), start, arg(group.initial), baseline]).first().is_some()
+}
+
+static LOCK: Statement = Statement::new(
+    "SELECT FROM queen_mq.consumer_group WHERE id = ANY ($1) ORDER BY id FOR UPDATE",
+    &[pg_sys::INT8ARRAYOID],
+);
+
+/// Keep the groups from being moved, waiting for whoever holds one.
+pub fn lock(groups: &[i64]) {
+    LOCK.run(&[arg(groups.to_vec())]);
 }
 
 static SET_BASELINE: Statement = Statement::new(
@@ -279,7 +289,7 @@ static DELETE_RECEIPTS: [Statement; 2] = [
     ),
 ];
 
-/// Remove groups with their cursors. Waits for transactions that hold one of them.
+/// Remove groups with their cursors, all of which are locked.
 pub fn delete(groups: &[Group]) {
     let ids: Vec<i64> = groups.iter().map(|group| group.id).collect();
     catalogue::announce();

@@ -1,7 +1,6 @@
 //! Every SQL statement of the project, one file per table. Nothing here decides.
 
 pub mod admission;
-mod advisory;
 mod catalogue;
 pub mod claim;
 pub mod clock;
@@ -13,6 +12,7 @@ pub mod identity;
 mod key;
 mod layout;
 pub mod lease_set;
+pub mod locks;
 pub mod lookup;
 pub mod marker;
 pub mod planning;

@@ -98,6 +98,16 @@ pub fn cancel(queue: i64, key: &str) -> Option<(String, Moment)> {
     CANCEL.run(&[arg(queue), arg(key)]).first().map(|row| (row.need(1), row.need::<At>(2).0))
 }
 
+static LOCK_OF_QUEUE: Statement = Statement::new(
+    "SELECT FROM queen_mq.timer WHERE queue_id = $1 ORDER BY id FOR UPDATE",
+    &[pg_sys::INT8OID],
+);
+
+/// Lock all timers of a queue, waiting for transactions that are moving, replacing or cancelling one.
+pub fn lock_of_queue(queue: i64) {
+    LOCK_OF_QUEUE.run(&[arg(queue)]);
+}
+
 /// A message that is due, held by this transaction.
 pub struct Due {
     pub id: i64,

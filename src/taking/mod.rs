@@ -356,10 +356,14 @@ impl<'a> Taking<'a> {
                 Attempt::Taken => return Ok(Tried::Locked),
                 Attempt::MovedOn => return Ok(Tried::MovedOn),
             },
-            None if !cursor::try_read_first(self.queue.id) => return Ok(Tried::Locked),
+            None if !cursor::try_read_first(self.queue.id, self.group.id) => {
+                return Ok(Tried::Locked);
+            }
             None if !self.is_current()? => return Ok(Tried::MovedOn),
             None => match cursor::try_create(self.queue.id, self.group.id, partition)? {
-                // What a sweep or a purge has removed meanwhile is in no state of this cursor.
+                // What a sweep or a purge has removed meanwhile is in no state of this cursor. None of
+                // them does so from here on: a purge waits for the share that is held, and a sweep
+                // creates a cursor that is not there before it removes what the group has not read.
                 Some(_) if !tally::is_as_seen(self.queue.id, under)? => {
                     cursor::moved_on()?;
                     return Ok(Tried::MovedOn);

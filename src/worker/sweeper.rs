@@ -3,15 +3,16 @@
 use std::ffi::{CStr, CString};
 use std::panic::AssertUnwindSafe;
 
+use pgrx::PgTryBuilder;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
-use pgrx::{PgTryBuilder, direct_function_call};
 
 use super::{pause, registry, take_signals};
 use crate::error::{OrRaise, Result};
 use crate::settings;
 use crate::sqlstate;
 use crate::store::clock::{self, Moment, SECOND};
+use crate::store::locks;
 use crate::store::queue::{self, Queue};
 use crate::store::spi::{Under, connected};
 use crate::store::timer;
@@ -40,9 +41,6 @@ const SETTINGS: &[(&CStr, &CStr)] = &[
     (c"role", c"none"),
 ];
 
-/// Held by the worker of a database, as a session-level advisory lock.
-const LOCK: i64 = 0x7175_6565_6e6d_7100;
-
 /// Nothing is to be done here: the extension is not in this database, or it is not to be served.
 struct Unwanted;
 
@@ -63,7 +61,7 @@ pub extern "C-unwind" fn queen_mq_worker(database: pg_sys::Datum) {
         pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, 0);
     }
     go_by_own_settings();
-    if in_transaction("start", || Ok(try_lock())) == Some(true) {
+    if in_transaction("start", || Ok(locks::try_be_worker())) == Some(true) {
         serve(database);
     }
     registry::remove(database);
@@ -251,23 +249,4 @@ fn is_wanted_alone(database: pg_sys::Oid) -> bool {
         pg_sys::LockRelease(&tag, mode, true);
     }
     false
-}
-
-/// Be the worker of this database, for as long as the session lasts.
-fn try_lock() -> bool {
-    // SAFETY: takes a bigint and returns a boolean.
-    unsafe { direct_function_call::<bool>(pg_sys::pg_try_advisory_lock_int8, &[LOCK.into_datum()]) }
-        .unwrap_or(false)
-}
-
-/// Whether this database has a worker.
-pub fn is_running() -> bool {
-    let is_free = try_lock();
-    if is_free {
-        // SAFETY: takes a bigint and returns a boolean.
-        unsafe {
-            direct_function_call::<bool>(pg_sys::pg_advisory_unlock_int8, &[LOCK.into_datum()]);
-        }
-    }
-    !is_free
 }
