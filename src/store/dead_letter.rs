@@ -110,13 +110,21 @@ pub fn take(id: i64) -> Option<Letter> {
 }
 
 static PURGE: Statement = Statement::new(
+    "DELETE FROM queen_mq.dead_letter WHERE queue = $1 AND ($2 IS NULL OR failed_at < $2)",
+    &[pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],
+);
+static PURGE_OF_GROUP: Statement = Statement::new(
     "DELETE FROM queen_mq.dead_letter
-     WHERE queue = $1 AND ($2 IS NULL OR consumer_group = $2) AND ($3 IS NULL OR failed_at < $3)",
-    &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],
+     WHERE queue = $1 AND consumer_group = $3 AND ($2 IS NULL OR failed_at < $2)",
+    &[pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID, pg_sys::TEXTOID],
 );
 
 /// Delete dead letters of the queue that failed before a moment; returns how many.
 pub fn purge(queue: &str, group: Option<&str>, before: Option<Moment>) -> i64 {
-    PURGE.run(&[arg(queue), group.and_then(arg), before.and_then(|at| arg(At(at)))]).affected()
-        as i64
+    let (queue, before) = (arg(queue), before.and_then(|at| arg(At(at))));
+    let gone = match group {
+        Some(group) => PURGE_OF_GROUP.run(&[queue, before, arg(group)]),
+        None => PURGE.run(&[queue, before]),
+    };
+    gone.affected() as i64
 }

@@ -128,8 +128,8 @@ const CASES: &[Case] = &[
     Case(
         "settle",
         POP,
-        r#"queen_settle((SELECT lease_id FROM popped LIMIT 1),
-                        '[{"transactionId": "id p4", "status": "completed"}]')"#,
+        "queen_settle((SELECT lease_id FROM popped LIMIT 1), (SELECT jsonb_build_array(
+             jsonb_build_object('transactionId', max(transaction_id), 'status', 'completed')) FROM popped))",
     ),
     Case("extend", POP, "queen_extend((SELECT lease_id FROM popped LIMIT 1))"),
     Case("subscribe", "", "queen_subscribe('q', 'other')"),
@@ -160,7 +160,7 @@ const CASES: &[Case] = &[
         POP,
         r#"queen_tx_commit(jsonb_build_array(
                jsonb_build_object('type', 'ack', 'leaseId', (SELECT lease_id FROM popped LIMIT 1)),
-               '{"type": "push", "items": [{"queue": "q", "payload": 1, "transactionId": "id p3", "partition": "p"}]}'),
+               '{"type": "push", "queue": "q", "payload": 1, "transactionId": "id p3", "partition": "p"}'::jsonb),
                '[{"op": "put", "ns": "n", "key": "key", "value": 2, "forever": true}]')"#,
     ),
 ];
@@ -174,14 +174,11 @@ const ACKED: &str =
     "CREATE TEMP TABLE popped ON COMMIT DROP AS SELECT * FROM queen_pop('q', 'g', 5, 'p');
     SELECT queen_ack((SELECT lease_id FROM popped LIMIT 1))";
 
-/// Those that tell of everything, or tidy up everywhere: so many pages for each row is what they may
-/// look at.
+/// Those that tell of everything, or tidy up everywhere, and so look at every row: the other views and
+/// the metrics are made of the same.
 const OF_ALL: &[Case] = &[
     Case("groups", "", "queen_groups"),
-    Case("queues", "", "queen_queues"),
     Case("leases", "", "queen_leases"),
-    Case("metrics", "", "queen_metrics()"),
-    Case("prometheus", "", "queen_prometheus()"),
     Case("sweep", "", "queen_sweep(10000)"),
 ];
 
@@ -249,6 +246,7 @@ async fn calls_look_things_up_in_large_tables_without_statistics() -> Result<()>
     fill(&loading).await?;
     compare(&small, &pages_of_all(&db.session().await?).await?)?;
     // Every row is looked at, in a handful of look-ups each.
+    loading.run("SET statement_timeout = 0").await?;
     for case in OF_ALL {
         let pages = pages(&loading, case).await?;
         println!("{}: {pages} pages", case.0);
