@@ -7,6 +7,8 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use serde_json::value::RawValue;
 
+use crate::allocator;
+
 /// A SQLSTATE of PostgreSQL, or one of the extension's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
@@ -148,6 +150,10 @@ impl Error {
 
     /// Leave as a PostgreSQL ERROR.
     pub fn raise(self) -> ! {
+        // Until it is thrown it is copied several times.
+        if self.code == Code::OutOfMemory {
+            allocator::drop_ballast();
+        }
         leave_with(self.code);
         let mut report = ErrorReport::new(
             PgSqlErrorCode::ERRCODE_EXTERNAL_ROUTINE_EXCEPTION,

@@ -112,6 +112,7 @@ pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     // SAFETY: connect and finish are paired on the way that returns; an ERROR ends the connection
     // with the transaction, so a Result error, which is about to be raised, need not.
     unsafe {
+        let _ballast = allocator::Ballast::hold()?;
         crate::worker::announce();
         pg_sys::SPI_connect();
         let _plans = PinnedPlans::pin();
