@@ -117,6 +117,7 @@ impl Statement {
 pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     let _guard = Guard::act_as(catalogue::owner());
     let _plans = PinnedPlans::pin();
+    let _ballast = allocator::Ballast::hold()?;
     // SAFETY: connect and finish are paired on the way that returns; an ERROR ends the connection
     // with the transaction, so a Result error, which is about to be raised, need not.
     sqlstate::keep(|| unsafe {

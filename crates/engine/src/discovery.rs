@@ -91,6 +91,9 @@ impl<K: Ord + Default + Clone> Stream<K> {
     }
 }
 
+/// What a name, or a place in a transaction, takes in a set of them, about.
+const ENTRY: usize = 100;
+
 /// The state of a group's search.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Discovery {
@@ -110,6 +113,11 @@ pub struct Discovery {
 }
 
 impl Discovery {
+    /// How much memory it takes, about.
+    pub fn bytes(&self) -> usize {
+        ENTRY * (self.open.len() + self.segments.holes.len() + self.announced.holes.len())
+    }
+
     /// A group that wants only what `snapshot` does not see yet.
     pub fn starting_at(snapshot: &Snapshot, xmax: u64) -> Self {
         Self { segments: Stream::starting_at(snapshot, xmax), ..Self::default() }

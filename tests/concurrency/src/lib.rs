@@ -15,6 +15,7 @@
 pub mod cluster;
 pub mod db;
 pub mod expect;
+pub mod memory;
 pub mod queen;
 pub mod torture;
 pub mod unordered;
