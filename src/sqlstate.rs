@@ -49,7 +49,7 @@ pub fn keep<T>(body: impl FnOnce() -> T) -> T {
         Ok(value) => {
             if pushed {
                 // SAFETY: the stack is what it was after the push, with ours on top.
-                unsafe { pg_sys::error_context_stack = (*(&raw mut CALLBACK)).previous };
+                unsafe { pg_sys::error_context_stack = CALLBACK.previous };
             }
             value
         }
