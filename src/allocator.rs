@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use pgrx::pg_sys;
 
 use crate::error::{Code, Error, Result};
+use crate::pg::error_context;
 
 #[global_allocator]
 static ALLOCATOR: Contained = Contained;
@@ -141,7 +142,6 @@ fn first_free(used: &[u64], wanted: usize, step: usize) -> Option<usize> {
 /// which take up to a megabyte even for a byte. Never touched, so it is address space alone.
 const BALLAST: usize = 4 * 1024 * 1024;
 static HELD: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
-static IS_WATCHING: AtomicBool = AtomicBool::new(false);
 
 /// Held by a call of the extension while it works: whatever finds that memory is short drops it. It
 /// stays with the session from one call to the next.
@@ -166,15 +166,8 @@ impl Ballast {
             }
             HELD.store(place, Ordering::Relaxed);
         }
-        let is_watching = !IS_WATCHING.swap(true, Ordering::Relaxed);
-        if is_watching {
-            // SAFETY: a backend has one thread. WATCH lives for ever, and is on the stack once.
-            unsafe {
-                let watch = &raw mut WATCH;
-                (*watch).previous = pg_sys::error_context_stack;
-                pg_sys::error_context_stack = watch;
-            }
-        }
+        // SAFETY: a backend has one thread, and WATCH lives for ever.
+        let is_watching = unsafe { error_context::push(&raw mut WATCH) };
         Ok(Self { is_watching })
     }
 }
@@ -184,15 +177,9 @@ impl Drop for Ballast {
         if !self.is_watching {
             return;
         }
-        IS_WATCHING.store(false, Ordering::Relaxed);
-        // SAFETY: as in `hold`. On the way of an ERROR another may lie on top of it; both go when it is
-        // thrown, and what they point to is there until then.
-        unsafe {
-            let watch = &raw mut WATCH;
-            if pg_sys::error_context_stack == watch {
-                pg_sys::error_context_stack = (*watch).previous;
-            }
-        }
+        // SAFETY: it has been pushed. On the way of an ERROR another may lie on top of it; both go when
+        // it is caught, and what they point to is there until then.
+        unsafe { error_context::pop(&raw mut WATCH) };
     }
 }
 
