@@ -84,12 +84,18 @@ pub fn known<K: Eq + Hash, T: Clone>(
 /// Before a queue or a consumer group is changed in any way: nobody is to go by what they remember of it
 /// once the change can be seen.
 pub fn announce() {
-    CHANGES.set(CHANGES.get().wrapping_add(1));
+    forget();
     // SAFETY: in a transaction; an ERROR if there is no such relation.
     unsafe { pg_sys::CacheInvalidateRelcacheByRelid(oid_of(ANNOUNCES)) };
 }
 
-fn heard() -> u64 {
+/// Do not remember what is being read: it does not stand in the tables.
+pub(super) fn forget() {
+    CHANGES.set(CHANGES.get().wrapping_add(1));
+}
+
+/// How many changes the session has heard of. What was looked up is right for as long as the number is.
+pub(super) fn heard() -> u64 {
     if !IS_LISTENING.replace(true) {
         // SAFETY: the callback lives as long as the process, and does nothing but count.
         unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(hear), pg_sys::Datum::null()) };

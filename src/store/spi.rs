@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
 use crate::error::{Error, Result};
+use crate::upgrade::refuse_under_binary_upgrade;
 
 /// A statement of the project: its text and the types of its parameters. Planned on first use and
 /// kept for the session.
@@ -107,6 +108,7 @@ impl Statement {
 /// There is no `Drop`: on an error PostgreSQL closes the connection itself, when it rolls the
 /// (sub)transaction back.
 pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    refuse_under_binary_upgrade()?;
     // SAFETY: connect and finish are paired on the way that returns; an ERROR ends the connection
     // with the transaction, so a Result error, which is about to be raised, need not.
     unsafe {

@@ -18,6 +18,7 @@ pub mod expect;
 pub mod queen;
 pub mod torture;
 pub mod unordered;
+pub mod upgrade;
 
 pub use db::{Session, TestDb};
 pub use expect::{Fails, at_once, complete, drain, eventually, expiry};
