@@ -18,9 +18,9 @@ impl Cluster {
         Ok(epoch.parse::<u64>()? << 32 | xid.parse::<u64>()?)
     }
 
-    /// Run pg_upgrade from this cluster into `new`, both of which are stopped. `mode`: `--copy` or
-    /// `--link`.
-    pub fn upgrade_into(&self, new: &Cluster, mode: &str) -> Result<()> {
+    /// Run pg_upgrade from this cluster into `new`, both of which are stopped, with these options:
+    /// none copies the files.
+    pub fn upgrade_into(&self, new: &Cluster, options: &[&str]) -> Result<()> {
         let programs = env::var_os(PGBIN).context(PGBIN)?;
         let directory = new.file("upgrade");
         fs::create_dir(&directory)?;
@@ -28,7 +28,8 @@ impl Cluster {
         command
             .current_dir(&directory)
             .stdin(Stdio::null())
-            .args([mode, "-U", "postgres", "-d"])
+            .args(options)
+            .args(["-U", "postgres", "-d"])
             .arg(self.data())
             .arg("-D")
             .arg(new.data())

@@ -179,8 +179,7 @@ async fn first_calls_in_repeatable_read_adopt_it_or_conflict() -> Result<()> {
     let [ref first, ref second] = target.sessions().await?;
     first.begin_snapshot().await?;
     second.begin_snapshot().await?;
-    second.run("SELECT count(*) FROM queen_pop('q', 'nobody', partition => 'none')").await?;
-    second.run("COMMIT").await?;
+    second.run("SELECT queen_configure('q', lease_time => '1 minute'); COMMIT").await?;
     Push::new("q", n(1)).run(first).await.fails_with("40001")?;
     first.run("ROLLBACK").await?;
     goes_on(first, &held).await
