@@ -36,6 +36,7 @@ mod sweeping;
 mod taking;
 mod tallying;
 mod timing;
+mod upgrade;
 mod wait;
 mod waiters;
 mod watching;

@@ -413,6 +413,13 @@ pub fn oldest_but(
     })
 }
 
+/// The highest transaction id in the index of the queue's log. It may be one whose rows are gone, or not
+/// committed: so this is one look-up, however many rows have been deleted at that end.
+pub fn newest_xid(queue: i64) -> Option<u64> {
+    let keys = [(1, Key::Is(Value::Int(queue)))];
+    NEWS.scan_any(&keys, From::End, |row| ControlFlow::Break(unsigned(row.need(3))))
+}
+
 /// When the first segment of the queue, in the order of transactions from `floor` on, was written.
 pub fn oldest(queue: i64, floor: u64, under: &Under) -> Option<Moment> {
     let keys = [(1, Key::Is(Value::Int(queue))), (2, Key::Above(Value::Int(signed(floor) - 1)))];

@@ -17,6 +17,7 @@ use crate::allocator;
 use crate::error::{Error, Result};
 use crate::pg::guard::{self, Guard};
 use crate::sqlstate;
+use crate::upgrade::refuse_under_binary_upgrade;
 
 /// A statement of the project: its text and the types of its parameters. Planned on first use and
 /// kept for the session.
@@ -115,6 +116,7 @@ impl Statement {
 /// There is no `Drop` for the connection: on an error PostgreSQL closes it itself, when it rolls the
 /// (sub)transaction back.
 pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    refuse_under_binary_upgrade()?;
     let _guard = Guard::act_as(catalogue::owner());
     let _plans = PinnedPlans::pin();
     let _ballast = allocator::Ballast::hold()?;

@@ -123,6 +123,11 @@ impl Discovery {
         Self { segments: Stream::starting_at(snapshot, xmax), ..Self::default() }
     }
 
+    /// The highest transaction id that it speaks of: holes lie below the places.
+    pub fn reached(&self) -> u64 {
+        self.segments.xid.max(self.announced.xid)
+    }
+
     /// Pass a segment, keeping its partition.
     pub fn pass_segment(&mut self, xid: u64, partition: String, segment: u64, snapshot: &Snapshot) {
         self.open.insert(partition.clone());

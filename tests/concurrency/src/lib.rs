@@ -19,6 +19,7 @@ pub mod memory;
 pub mod queen;
 pub mod torture;
 pub mod unordered;
+pub mod upgrade;
 
 pub use db::{Session, TestDb};
 pub use expect::{Fails, at_once, complete, drain, eventually, expiry};
