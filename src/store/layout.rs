@@ -40,7 +40,7 @@ static TABLES: [Layout; 15] = [
             (c"id", INT8OID),
             (c"name", TEXTOID),
             (c"created_at", TIMESTAMPTZOID),
-            (c"system_identifier", INT8OID),
+            (c"installation", INT8OID),
             (c"xid_offset", INT8OID),
             (c"restored_at", TIMESTAMPTZOID),
             (c"lease_time", INTERVALOID),

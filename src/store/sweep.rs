@@ -94,7 +94,7 @@ pub static PASSES: [Pass; 6] = [
                (SELECT $3 - coalesce(q.dedup_window, '1 hour') FROM queen_mq.queue q
                 WHERE q.id = t.queue_id),
                CASE WHEN t.queue_id <= (SELECT last_value FROM queen_mq.queue_id_seq WHERE is_called)
-                    THEN 'infinity' ELSE '-infinity' END)"
+                    THEN 'infinity'::timestamptz ELSE '-infinity' END)"
     ),
     // A newer revision says what there is; the cursor may be gone.
     pass!(
