@@ -33,7 +33,7 @@ pub fn of_index(name: &CStr) -> Option<&'static Order> {
     INDEXES.iter().find(|order| order.name == name)
 }
 
-static TABLES: [Layout; 15] = [
+static TABLES: [Layout; 16] = [
     Layout {
         name: c"queue",
         columns: &[
@@ -155,6 +155,7 @@ static TABLES: [Layout; 15] = [
             (c"headers", JSONBOID),
         ],
     },
+    Layout { name: c"installation", columns: &[(c"id", INT8OID)] },
     // These are written by SQL alone.
     Layout { name: c"marker", columns: &[] },
     Layout { name: c"lease_set", columns: &[] },
