@@ -81,7 +81,8 @@ const BULK: &str = "
 /// A call, what has to be done in the transaction before it, and what it is called here.
 struct Case(&'static str, &'static str, &'static str);
 
-/// Every public function, some of them in several ways.
+/// Public functions, some of them in several ways: all but those that look at everything, which are the
+/// views, the metrics and the sweep.
 const CASES: &[Case] = &[
     Case("configure", "", "queen_configure('q', retry_limit => 0)"),
     Case("to no order", "", "queen_configure('small', ordering => 'none')"),
@@ -175,14 +176,6 @@ const ACKED: &str =
     "CREATE TEMP TABLE popped ON COMMIT DROP AS SELECT * FROM queen_pop('q', 'g', 5, 'p');
     SELECT queen_ack((SELECT lease_id FROM popped LIMIT 1))";
 
-/// Those that tell of everything, or tidy up everywhere, and so look at every row: the other views and
-/// the metrics are made of the same.
-const OF_ALL: &[Case] = &[
-    Case("groups", "", "queen_groups"),
-    Case("leases", "", "queen_leases"),
-    Case("sweep", "", "queen_sweep(10000)"),
-];
-
 /// Pages that a statement, with all that it calls, looks at.
 async fn pages(session: &Session, Case(name, before, call): &Case) -> Result<i64> {
     session.run("BEGIN").await?;
@@ -253,15 +246,7 @@ async fn calls_look_things_up_in_large_tables_without_statistics() -> Result<()>
     begin_with_little(&loading).await?;
     let small = pages_of_all(&db.session().await?).await?;
     fill(&loading).await?;
-    compare(&small, &pages_of_all(&db.session().await?).await?)?;
-    // Every row is looked at, in a handful of look-ups each.
-    loading.run("SET statement_timeout = 0").await?;
-    for case in OF_ALL {
-        let pages = pages(&loading, case).await?;
-        println!("{}: {pages} pages", case.0);
-        ensure!(pages < 100 * MANY, "{} looks at {pages} pages", case.0);
-    }
-    Ok(())
+    compare(&small, &pages_of_all(&db.session().await?).await?)
 }
 
 /// The plans of a session are from when there was nothing, which is what the statistics say, too.
