@@ -163,7 +163,8 @@ static TABLES: [Layout; 16] = [
     Layout { name: c"replay", columns: &[] },
 ];
 
-static INDEXES: [Order; 18] = [
+static INDEXES: [Order; 19] = [
+    Order { name: c"installation_pkey", keys: &[c"id"] },
     Order { name: c"queue_name_key", keys: &[c"name"] },
     Order { name: c"segment_in_order", keys: &[c"queue_id", c"partition", c"id"] },
     Order { name: c"segment_news", keys: &[c"queue_id", c"xid", c"partition", c"id"] },
