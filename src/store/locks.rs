@@ -100,7 +100,7 @@ impl Lock {
 
     /// The same, for those who can do without.
     pub fn try_spare(self) -> bool {
-        (self.is_held(WHOLE) || has_spare()) && self.try_whole()
+        (self.is_own() || has_spare()) && self.try_whole()
     }
 
     /// Take the whole of it, waiting for all who have some.
@@ -143,9 +143,15 @@ impl Lock {
         }
     }
 
-    fn is_held(self, mode: i32) -> bool {
+    /// Whether this transaction has the whole of it.
+    fn is_own(self) -> bool {
         // SAFETY: reads the backend's memory.
-        unsafe { pg_sys::LockHeldByMe(&self.tag(), mode) }
+        unsafe {
+            #[cfg(any(feature = "pg15", feature = "pg16"))]
+            return pg_sys::LockHeldByMe(&self.tag(), WHOLE);
+            #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+            return pg_sys::LockHeldByMe(&self.tag(), WHOLE, false);
+        }
     }
 
     fn acquire(self, mode: i32, passes_by: bool) -> bool {
