@@ -33,9 +33,10 @@ use crate::subtransaction::{all_or_nothing, undone};
 use crate::waiters::{self, Topic};
 
 /// For how long the first attempt waits in all; each that follows twice as long as the one before, up to
-/// the last.
+/// the last. One transaction that is open for long makes no attempt patient, for it is waited for in the
+/// open; many that overlap, and last for seconds, do.
 const FIRST: i64 = SECOND / 10;
-const LONGEST: i64 = 16 * FIRST;
+const LONGEST: i64 = 64 * FIRST;
 
 /// Take everything that `take` asks for, of a queue: it is called until nothing is busy for long.
 pub fn hold_all<T>(queue: &str, mut take: impl FnMut(&Attempt) -> Result<T>) -> Result<T> {

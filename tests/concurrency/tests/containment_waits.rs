@@ -31,7 +31,7 @@ fn calls(ordering: &str, other: &str) -> Vec<String> {
 }
 
 /// Long enough for a server that has much to do.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(30);
 const WINDOW: Duration = Duration::from_secs(2);
 
 const HOLD: &str =
@@ -174,7 +174,7 @@ async fn calls_get_through_many_short_transactions() -> Result<()> {
         let db = prepared(ordering).await?;
         let stop = Arc::new(AtomicBool::new(false));
         let mut consumers = Vec::new();
-        for session in db.crowd(8).await? {
+        for session in db.crowd(4).await? {
             let stop = stop.clone();
             consumers.push(tokio::spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
