@@ -177,7 +177,7 @@ async fn timers_that_are_due_together_are_moved_one_message_at_a_time() -> Resul
 async fn a_lease_of_large_messages_is_settled_by_their_names_without_their_payloads() -> Result<()>
 {
     let db = TestDb::fresh().await?;
-    let [producer, consumer] = db.sessions().await?;
+    let [producer, consumer, other] = db.sessions().await?;
     producer
         .run(
             "SELECT queen_push('big', to_jsonb(repeat('x', 5000000)), transaction_id => 't' || i)
@@ -186,13 +186,15 @@ async fn a_lease_of_large_messages_is_settled_by_their_names_without_their_paylo
         .await?;
     let pop = "SELECT DISTINCT lease_id::text FROM queen_pop('big', 'b', batch => 20, subscription_mode => 'all')";
     let lease: String = consumer.query_one(pop, &[]).await?.get(0);
-    let before = figure(&consumer, "VmHWM")?;
+    // In a session that has had nothing large in its hands yet.
+    other.count("SELECT count(*) FROM queen_groups").await?;
+    let before = figure(&other, "VmHWM")?;
     let ack = format!(
         "SELECT settled::bigint FROM queen_ack('{lease}', transaction_ids => ARRAY(SELECT 't' || i FROM generate_series(1, 20) i))"
     );
-    assert_eq!(consumer.count(&ack).await?, 20);
-    let grown = figure(&consumer, "VmHWM")? - before;
-    assert!(grown < 10 * MIB, "{} MiB", grown / MIB);
+    assert_eq!(other.count(&ack).await?, 20);
+    let grown = figure(&other, "VmHWM")? - before;
+    assert!(grown < 20 * MIB, "{} MiB", grown / MIB);
     Ok(())
 }
 
