@@ -7,7 +7,7 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use serde_json::value::RawValue;
 
-use crate::allocator;
+use crate::ballast;
 
 /// A SQLSTATE of PostgreSQL, or one of the extension's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +152,7 @@ impl Error {
     pub fn raise(self) -> ! {
         // Until it is thrown it is copied several times.
         if self.code == Code::OutOfMemory {
-            allocator::drop_ballast();
+            ballast::drop_ballast();
         }
         leave_with(self.code);
         let mut report = ErrorReport::new(

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
 use crate::allocator;
+use crate::ballast::Ballast;
 use crate::error::{Error, Result};
 
 /// A statement of the project: its text and the types of its parameters. Planned on first use and
@@ -112,7 +113,7 @@ pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     // SAFETY: connect and finish are paired on the way that returns; an ERROR ends the connection
     // with the transaction, so a Result error, which is about to be raised, need not.
     unsafe {
-        let _ballast = allocator::Ballast::hold()?;
+        let _ballast = Ballast::hold()?;
         crate::worker::announce();
         pg_sys::SPI_connect();
         let _plans = PinnedPlans::pin();
