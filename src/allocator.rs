@@ -9,7 +9,7 @@
 //! - What is left is small. If the system refuses it, it comes out of a reserve, and the next safe
 //!   point ([`check`]) raises 53200 out_of_memory.
 //! - An error on its way through Rust is copied by pgrx several times, also on PostgreSQL's side, where
-//!   no reserve is kept for it. So a call starts with a [`Ballast`], which is dropped when memory is
+//!   no reserve is kept for it. So a call starts with a [`ballast::Ballast`], which is dropped when memory is
 //!   short: by the first to find out, before the error is thrown.
 //! - If the reserve does not do either, the session is ended with FATAL, as PostgreSQL ends one
 //!   whose error can't be handled. The server and all others go on.
@@ -18,15 +18,15 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{RefCell, UnsafeCell};
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int};
 use std::hint::{black_box, spin_loop};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pgrx::pg_sys;
 
+use crate::ballast;
 use crate::error::{Code, Error, Result};
-use crate::pg::error_context;
 
 #[global_allocator]
 static ALLOCATOR: Contained = Contained;
@@ -138,76 +138,6 @@ fn first_free(used: &[u64], wanted: usize, step: usize) -> Option<usize> {
     None
 }
 
-/// What is given back to the system when memory is short: a few blocks of PostgreSQL's memory contexts,
-/// which take up to a megabyte even for a byte. Never touched, so it is address space alone.
-const BALLAST: usize = 4 * 1024 * 1024;
-static HELD: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
-
-/// Held by a call of the extension while it works: whatever finds that memory is short drops it. It
-/// stays with the session from one call to the next.
-pub struct Ballast {
-    is_watching: bool,
-}
-
-static mut WATCH: pg_sys::ErrorContextCallback = pg_sys::ErrorContextCallback {
-    previous: ptr::null_mut(),
-    callback: Some(drop_if_out_of_memory),
-    arg: ptr::null_mut(),
-};
-
-impl Ballast {
-    /// 53200 if there is not even that.
-    pub fn hold() -> Result<Self> {
-        if HELD.load(Ordering::Relaxed).is_null() {
-            // SAFETY: a layout of some size.
-            let place = black_box(unsafe { System.alloc(ballast()) });
-            if place.is_null() {
-                return Err(out_of_memory());
-            }
-            HELD.store(place, Ordering::Relaxed);
-        }
-        // SAFETY: a backend has one thread, and WATCH lives for ever.
-        let is_watching = unsafe { error_context::push(&raw mut WATCH) };
-        Ok(Self { is_watching })
-    }
-}
-
-impl Drop for Ballast {
-    fn drop(&mut self) {
-        if !self.is_watching {
-            return;
-        }
-        // SAFETY: it has been pushed. On the way of an ERROR another may lie on top of it; both go when
-        // it is caught, and what they point to is there until then.
-        unsafe { error_context::pop(&raw mut WATCH) };
-    }
-}
-
-/// PostgreSQL runs these just before it throws an error.
-unsafe extern "C-unwind" fn drop_if_out_of_memory(_: *mut c_void) {
-    unsafe extern "C-unwind" {
-        fn geterrcode() -> c_int;
-    }
-    // SAFETY: there is an error on the stack.
-    if unsafe { geterrcode() } == Code::OutOfMemory.packed() {
-        drop_ballast();
-    }
-}
-
-fn ballast() -> Layout {
-    Layout::new::<[u8; BALLAST]>()
-}
-
-/// False if it is gone already.
-pub fn drop_ballast() -> bool {
-    let place = HELD.swap(ptr::null_mut(), Ordering::Relaxed);
-    if !place.is_null() {
-        // SAFETY: it was made by System with this layout.
-        unsafe { System.dealloc(place, ballast()) };
-    }
-    !place.is_null()
-}
-
 struct Contained;
 
 // SAFETY: System's memory goes back to System and the reserve's to the reserve, told apart by their
@@ -269,7 +199,7 @@ fn otherwise(layout: Layout) -> *mut u8 {
     if MAY_REFUSE.load(Ordering::Relaxed) {
         return ptr::null_mut();
     }
-    if drop_ballast() {
+    if ballast::drop_ballast() {
         // SAFETY: the layout is passed on.
         let place = unsafe { System.alloc(layout) };
         if !place.is_null() {
@@ -316,8 +246,7 @@ pub fn check() {
 #[cold]
 fn raise_if_short() {
     // What was allocated from the reserve and freed again has done its service.
-    let is_short =
-        SPARE.granules.load(Ordering::Relaxed) > 0 || HELD.load(Ordering::Relaxed).is_null();
+    let is_short = SPARE.granules.load(Ordering::Relaxed) > 0 || ballast::is_gone();
     IS_SCARCE.store(false, Ordering::Relaxed);
     if is_short {
         out_of_memory().raise();
@@ -329,7 +258,7 @@ pub fn is_scarce() -> bool {
     IS_SCARCE.load(Ordering::Relaxed)
 }
 
-fn out_of_memory() -> Error {
+pub fn out_of_memory() -> Error {
     Error::new(Code::OutOfMemory, "out of memory")
         .detail("The server process did not get the memory that a call of queen_mq needed.")
         .hint("Do less in one call, or give the server more memory.")

@@ -11,7 +11,7 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 use pgrx::{AnyNumeric, FromDatum, IntoDatum, pg_sys};
 use queen_engine::kv::Number;
 
-use crate::allocator::Ballast;
+use crate::ballast::Ballast;
 use crate::error::{Error, OrRaise};
 
 /// A jsonb Datum. It lives as long as the memory context it came from.

@@ -6,7 +6,7 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use serde_json::value::RawValue;
 
-use crate::allocator;
+use crate::ballast;
 use crate::sqlstate;
 
 /// A SQLSTATE of PostgreSQL, or one of the extension's own.
@@ -179,7 +179,7 @@ impl Error {
     pub fn raise(self) -> ! {
         // Until it is thrown it is copied several times.
         if self.code == Code::OutOfMemory {
-            allocator::drop_ballast();
+            ballast::drop_ballast();
         }
         sqlstate::leave_with(self.code.packed());
         let mut report = ErrorReport::new(

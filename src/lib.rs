@@ -11,6 +11,7 @@ use pgrx::prelude::*;
 
 mod allocator;
 mod api;
+mod ballast;
 mod batch;
 mod datum;
 mod depth;

@@ -14,6 +14,7 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 use pgrx::{IntoDatum, pg_sys};
 
 use crate::allocator;
+use crate::ballast::Ballast;
 use crate::error::{Code, Error, OrRaise};
 use crate::scratch::Scratch;
 
@@ -56,7 +57,7 @@ unsafe impl<Row: IntoColumns> RetAbi for TableIterator<'_, Row> {
         // SAFETY: InitMaterializedSRF checks that the caller takes a set and leaves the tuplestore
         // and the description of its rows in resultinfo, for the length of the query.
         unsafe {
-            let _ballast = allocator::Ballast::hold().or_raise();
+            let _ballast = Ballast::hold().or_raise();
             pg_sys::InitMaterializedSRF(fcinfo, 0);
             let result = &*(*fcinfo).resultinfo.cast::<pg_sys::ReturnSetInfo>();
             refuse_other_columns::<Row>(result.setDesc);

@@ -5,7 +5,8 @@ use std::rc::Rc;
 use pgrx::FromDatum;
 use pgrx::datum::Interval;
 
-use crate::allocator::{self, Ballast};
+use crate::allocator;
+use crate::ballast::Ballast;
 use crate::datum::{Array, Elements, JsonText, Jsonb};
 use crate::error::{Error, Result, cut};
 use crate::store::clock::{self, HOUR};

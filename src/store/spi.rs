@@ -14,6 +14,7 @@ use pgrx::{FromDatum, IntoDatum, pg_sys};
 use super::catalogue;
 use super::planning::PinnedPlans;
 use crate::allocator;
+use crate::ballast::Ballast;
 use crate::error::{Error, Result};
 use crate::pg::guard::{self, Guard};
 use crate::sqlstate;
@@ -119,7 +120,7 @@ pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     refuse_under_binary_upgrade()?;
     let _guard = Guard::act_as(catalogue::owner());
     let _plans = PinnedPlans::pin();
-    let _ballast = allocator::Ballast::hold()?;
+    let _ballast = Ballast::hold()?;
     // SAFETY: connect and finish are paired on the way that returns; an ERROR ends the connection
     // with the transaction, so a Result error, which is about to be raised, need not.
     sqlstate::keep(|| unsafe {
