@@ -12,14 +12,16 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 };
 
 use super::signatures::{SIGNATURES, Signature};
+use crate::ballast::Ballast;
 use crate::error::{Code, Error, OrRaise, Result};
 use crate::store::spi;
 use crate::worker;
 
 /// A call of a function by SQL.
-#[derive(Clone, Copy)]
 pub struct Call {
     signature: &'static Signature,
+    /// What its errors need, from before its arguments are read.
+    _ballast: Ballast,
 }
 
 impl Call {
@@ -34,35 +36,36 @@ impl Call {
             if manager.is_null() { pg_sys::InvalidOid } else { (*manager).fn_oid }
         };
         let accept = || {
+            let ballast = Ballast::hold()?;
             let signature = signature_of(function)?;
             refuse_encoding()?;
-            Ok(Self { signature })
+            Ok(Self { signature, _ballast: ballast })
         };
         accept().or_raise()
     }
 
     /// Run `body`, which may write, as the role that owns the extension. Refused with 25006 where
     /// nothing can be written.
-    pub fn write<T>(self, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub fn write<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
         self.need_writable()?;
         self.read(body)
     }
 
     /// Run `body` as the role that owns the extension.
-    pub fn read<T>(self, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub fn read<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
         worker::announce();
         spi::connected(body)
     }
 
     /// Run `body` as [`Call::read`] does, where PostgreSQL itself refuses what it would write in a
     /// READ ONLY transaction. A standby is told by name.
-    pub fn write_if_needed<T>(self, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub fn write_if_needed<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
         self.need_primary()?;
         self.read(body)
     }
 
     /// An error where this session cannot write.
-    pub fn need_writable(self) -> Result<()> {
+    pub fn need_writable(&self) -> Result<()> {
         self.need_primary()?;
         // SAFETY: a plain global of the backend.
         match unsafe { pg_sys::XactReadOnly } {
@@ -76,7 +79,7 @@ impl Call {
         }
     }
 
-    fn need_primary(self) -> Result<()> {
+    fn need_primary(&self) -> Result<()> {
         // SAFETY: reads shared memory.
         match unsafe { pg_sys::RecoveryInProgress() } {
             false => Ok(()),

@@ -191,7 +191,7 @@ fn queen_kv_put(
         name!(reason, Option<&'static str>),
     ),
 > {
-    TableIterator::once(write(call, ns, key, required, |now| {
+    TableIterator::once(write(&call, ns, key, required, |now| {
         let expires_at = expiry(ttl, forever, now)?;
         KvOp::put(args::required("value", value)?, expires_at, Expect::new(expect)?)
     }))
@@ -223,7 +223,7 @@ fn queen_kv_put_if_absent(
         name!(reason, Option<&'static str>),
     ),
 > {
-    TableIterator::once(write(call, ns, key, required, |now| {
+    TableIterator::once(write(&call, ns, key, required, |now| {
         let expires_at = expiry(ttl, forever, now)?;
         KvOp::put(args::required("value", value)?, expires_at, Expect::Absent)
     }))
@@ -252,7 +252,7 @@ fn queen_kv_delete(
         name!(reason, Option<&'static str>),
     ),
 > {
-    TableIterator::once(write(call, ns, key, required, |_| Ok(KvOp::delete(Expect::new(expect)?))))
+    TableIterator::once(write(&call, ns, key, required, |_| Ok(KvOp::delete(Expect::new(expect)?))))
 }
 
 /// Add to a marker that is a number; one that is not there counts as zero.
@@ -286,7 +286,7 @@ fn queen_kv_incr(
         name!(reason, Option<&'static str>),
     ),
 > {
-    TableIterator::once(write(call, ns, key, required, |now| {
+    TableIterator::once(write(&call, ns, key, required, |now| {
         let expires_at = expiry(ttl, forever, now)?;
         let delta = Numeric(delta.unwrap_or_else(|| AnyNumeric::from(1)));
         KvOp::incr(delta, min.map(Numeric), max.map(Numeric), expires_at)
@@ -319,7 +319,7 @@ fn queen_kv_check(
         name!(reason, Option<&'static str>),
     ),
 > {
-    TableIterator::once(write(call, ns, key, required, |_| {
+    TableIterator::once(write(&call, ns, key, required, |_| {
         Ok(KvOp::check(Expect::new(Some(args::required("expect", expect)?))?))
     }))
 }
@@ -328,7 +328,7 @@ type Written = (bool, Option<Jsonb>, Option<i64>, Option<&'static str>);
 
 /// Everything is checked before anything is read or written.
 fn write(
-    call: Call,
+    call: &Call,
     ns: Option<&str>,
     key: Option<&str>,
     required: Option<bool>,

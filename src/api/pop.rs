@@ -101,7 +101,7 @@ fn queen_pop(
     .or_raise();
     let queue = request.queue.to_owned();
     let group = (request.group != QUEUE_MODE).then(|| request.group.to_owned());
-    let deliveries = pop(call, &request).or_raise();
+    let deliveries = pop(&call, &request).or_raise();
     let mut unpacking = Unpacking::new();
     TableIterator::new(deliveries.into_iter().map(move |d| {
         let (transaction_id, payload, headers) = unpacking.message(&d).or_raise();
@@ -122,7 +122,7 @@ fn queen_pop(
 }
 
 /// Pop now, or as soon as there is something within the time to wait.
-fn pop(call: Call, request: &Request<'_>) -> Result<Vec<Delivery>> {
+fn pop(call: &Call, request: &Request<'_>) -> Result<Vec<Delivery>> {
     let results = ResultContext::here();
     let mut wait = Wait::until(clock::now() + request.wait);
     let mut newcomer = Newcomer::Unknown;

@@ -27,7 +27,7 @@ fn queen_sweep(
 ) -> TableIterator<'static, (name!(task, &'static str), name!(removed, i64))> {
     let removed = (|| {
         let max = args::within("max_ms", max_ms.unwrap_or(1000), 1, 60_000)?;
-        sweep(call, clock::now() + i64::from(max) * 1000)
+        sweep(&call, clock::now() + i64::from(max) * 1000)
     })()
     .or_raise();
     TableIterator::new(removed)
@@ -47,7 +47,7 @@ fn queen_worker_start(call: Call) -> bool {
     worker::start_here()
 }
 
-fn sweep(call: Call, deadline: clock::Moment) -> Result<Vec<(&'static str, i64)>> {
+fn sweep(call: &Call, deadline: clock::Moment) -> Result<Vec<(&'static str, i64)>> {
     let mut removed: Vec<(&'static str, i64)> = Vec::new();
     for task in Task::all() {
         let mut count = 0;

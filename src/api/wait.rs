@@ -107,7 +107,7 @@ pub unsafe extern "C-unwind" fn queen_wait(fcinfo: pg_sys::FunctionCallInfo) -> 
         if unsafe { is_atomic(fcinfo) } {
             return Err(in_transaction());
         }
-        Ok(wait(call, queue, group, timeout))
+        Ok(wait(&call, queue, group, timeout))
     })()
     .or_raise();
     // SAFETY: one column, as declared; the row is formed after the description that PostgreSQL has
@@ -140,7 +140,7 @@ fn in_transaction() -> Error {
         .hint("CALL it by itself; inside of a transaction, use queen_pop with wait.")
 }
 
-fn wait(call: Call, queue: &str, group: &str, timeout: i64) -> bool {
+fn wait(call: &Call, queue: &str, group: &str, timeout: i64) -> bool {
     let mut wait = Wait::until(clock::now().saturating_add(timeout));
     loop {
         let is_last = wait.is_over();
@@ -153,7 +153,7 @@ fn wait(call: Call, queue: &str, group: &str, timeout: i64) -> bool {
 }
 
 /// One look, in a transaction that is over when this returns: the next one has no snapshot yet.
-fn look_and_commit(call: Call, queue: &str, group: &str) -> Look {
+fn look_and_commit(call: &Call, queue: &str, group: &str) -> Look {
     // SAFETY: a non-atomic SPI connection may commit. The look is over by then, and what it found are
     // plain values.
     unsafe {

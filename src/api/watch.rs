@@ -12,7 +12,7 @@ use crate::store::group::QUEUE_MODE;
 use crate::store::spi::Under;
 use crate::watching::Figures;
 
-fn figures(call: Call) -> Figures {
+fn figures(call: &Call) -> Figures {
     call.read(|| Under::new_snapshot(Figures::take)).or_raise()
 }
 
@@ -49,7 +49,7 @@ pub mod queen_mq {
         ),
     > {
         let now = clock::now();
-        TableIterator::new(figures(call).groups.into_iter().map(move |group| {
+        TableIterator::new(figures(&call).groups.into_iter().map(move |group| {
             (
                 group.queue,
                 group_name(group.group),
@@ -80,7 +80,7 @@ pub mod queen_mq {
         ),
     > {
         let now = clock::now();
-        TableIterator::new(figures(call).queues.into_iter().map(move |queue| {
+        TableIterator::new(figures(&call).queues.into_iter().map(move |queue| {
             let oldest_age = age(queue.oldest, now);
             (queue.queue, queue.depth, queue.bytes, oldest_age, queue.partitions, queue.groups)
         }))
@@ -103,7 +103,7 @@ pub mod queen_mq {
             name!(delivery_attempt, i32),
         ),
     > {
-        TableIterator::new(figures(call).leases.into_iter().map(|lease| {
+        TableIterator::new(figures(&call).leases.into_iter().map(|lease| {
             (
                 lease.queue,
                 group_name(lease.group),
@@ -134,7 +134,7 @@ fn queen_metrics(
     ),
 > {
     let now = clock::now();
-    TableIterator::new(metrics::of(&figures(call), now).into_iter().map(
+    TableIterator::new(metrics::of(&figures(&call), now).into_iter().map(
         |Metric { name, labels, value, kind, help }| {
             let labels = labels.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect();
             (name, pgrx::JsonB(serde_json::Value::Object(labels)), value, kind, help)
@@ -145,5 +145,5 @@ fn queen_metrics(
 /// The same in the text format that Prometheus scrapes.
 #[pg_extern]
 fn queen_prometheus(call: Call) -> String {
-    metrics::exposition(&metrics::of(&figures(call), clock::now()))
+    metrics::exposition(&metrics::of(&figures(&call), clock::now()))
 }
