@@ -29,6 +29,8 @@ log_min_messages = warning
 /// removed when it goes out of scope.
 pub struct Cluster {
     directory: PathBuf,
+    /// What the server has in its environment, beside the usual.
+    environment: &'static [(&'static str, &'static str)],
 }
 
 impl Cluster {
@@ -39,10 +41,18 @@ impl Cluster {
 
     /// The same, with further settings.
     pub fn start_with(more: &str) -> Result<Self> {
+        Self::start_in(&[], more)
+    }
+
+    /// The same, with variables in the server's environment.
+    pub fn start_in(
+        environment: &'static [(&'static str, &'static str)],
+        more: &str,
+    ) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // Short: the path of a socket may have 107 bytes.
         let name = format!("queen-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let cluster = Self { directory: env::temp_dir().join(name) };
+        let cluster = Self { directory: env::temp_dir().join(name), environment };
         fs::create_dir(&cluster.directory)
             .with_context(|| format!("creating {}", cluster.directory.display()))?;
         run(tool("initdb")?.arg("-D").arg(cluster.data()).args([
@@ -80,7 +90,8 @@ impl Cluster {
             .args(["start", "-w", "-s", "-t", "60", "-D"])
             .arg(self.data())
             .arg("-l")
-            .arg(self.log()))
+            .arg(self.log())
+            .envs(self.environment.iter().copied()))
         .with_context(|| fs::read_to_string(self.log()).unwrap_or_default())
     }
 
@@ -119,7 +130,7 @@ impl Cluster {
     pub fn standby(&self) -> Result<Self> {
         let directory = self.directory.with_extension("standby");
         fs::create_dir(&directory)?;
-        let standby = Self { directory };
+        let standby = Self { directory, environment: self.environment };
         run(tool("pg_basebackup")?
             .args(["-R", "-c", "fast", "--no-sync", "-U", "postgres", "-h"])
             .arg(&self.directory)
