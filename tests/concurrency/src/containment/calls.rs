@@ -3,7 +3,8 @@
 /// A call, after what [`super::Stage::prepare`] has made ready for it. Placeholders: `{q}` is the
 /// queue, with the messages `a`, `b` and `c` in partition `p` and the groups `g` (that has taken
 /// nothing) and `holder`; `{lease}` is its lease of `a` (message id `{message}`) and `b`; `{dead}` is a
-/// dead letter; the queue has a timer `timer`, and in the namespace `n` is a marker `{q}`.
+/// dead letter; the queue has a timer `timer`, and in the namespace `n` is a marker `{q}`, whose
+/// version is `{version}`. Literals alone: nothing in it depends on a search_path but the name itself.
 pub struct Call {
     pub name: &'static str,
     /// What stands behind FROM, or a statement that begins with CALL.
@@ -55,7 +56,7 @@ const fn reads(name: &'static str, table: &'static str, sql: &'static str) -> Ca
 }
 
 const PUT: &str = "SELECT queen_kv_put('n', '{q}', '7', forever => true)";
-const ACK: &str = "SELECT queen_ack('{lease}', ARRAY[{message}])";
+const ACK: &str = "SELECT queen_ack('{lease}', '{{message}}')";
 const TWIN: &str = "SELECT queen_push('{q}', '1', 'p', 'twin')";
 const SCHEDULE: &str = "SELECT queen_schedule('{q}', 'timer', '7', delay => '2 hours')";
 const REPLAY: &str = "SELECT queen_dead_letter_replay({dead})";
@@ -80,7 +81,7 @@ pub const CALLS: &[Call] = &[
     writes(
         "queen_push_batch",
         "admission",
-        "queen_push_batch('{q}', ARRAY['1', '2']::jsonb[], 'p', ARRAY['x', 'twin'])",
+        "queen_push_batch('{q}', '{1,2}', 'p', '{x,twin}')",
         Conflicts(TWIN),
     ),
     writes(
@@ -98,11 +99,11 @@ pub const CALLS: &[Call] = &[
         Rival::None,
     ),
     writes("queen_pop, auto_ack", "cursor", "queen_pop('{q}', 'g', auto_ack => true)", Rival::None),
-    writes("queen_ack", "progress", "queen_ack('{lease}', ARRAY[{message}])", Conflicts(ACK)),
+    writes("queen_ack", "progress", "queen_ack('{lease}', '{{message}}')", Conflicts(ACK)),
     writes(
         "queen_ack, failed",
         "dead_letter",
-        "queen_ack('{lease}', ARRAY[{message}], 'failed', 'because')",
+        "queen_ack('{lease}', '{{message}}', 'failed', 'because')",
         Conflicts(ACK),
     ),
     writes(
@@ -167,12 +168,7 @@ pub const CALLS: &[Call] = &[
         "queen_kv_incr('n', '{q}', 1, forever => true)",
         Conflicts(PUT),
     ),
-    writes(
-        "queen_kv_check",
-        "marker",
-        "queen_kv_check('n', '{q}', (SELECT version FROM queen_kv_get('n', '{q}')))",
-        Conflicts(PUT),
-    ),
+    writes("queen_kv_check", "marker", "queen_kv_check('n', '{q}', {version})", Conflicts(PUT)),
     writes(
         "queen_tx_commit, ack",
         "progress",
@@ -236,7 +232,7 @@ pub const CALLS: &[Call] = &[
               {"op": "get", "ns": "n", "key": "{q}"},
               {"op": "getMany", "ns": "n", "keys": ["{q}", "{q} 2"]}]',
             '[{"op": "schedule", "queue": "{q}", "timerKey": "timer", "payload": 1, "delayMs": 1}]',
-            ARRAY['{lease}']::uuid[])"#,
+            '{{lease}}')"#,
         Conflicts(ACK),
     ),
     writes("queen_sweep", "admission", "queen_sweep(200)", Rival::None),
@@ -247,7 +243,7 @@ pub const CALLS: &[Call] = &[
         Rival::None,
     ),
     reads("queen_kv_get", "marker", "queen_kv_get('n', '{q}')"),
-    reads("queen_kv_get_many", "marker", "queen_kv_get_many('n', ARRAY['{q}', 'none'])"),
+    reads("queen_kv_get_many", "marker", "queen_kv_get_many('n', '{{q},none}')"),
     reads("queen_kv_list", "marker", "queen_kv_list('n')"),
     reads("queen_metrics", "progress", "queen_metrics()"),
     reads("queen_prometheus", "tally", "queen_prometheus()"),

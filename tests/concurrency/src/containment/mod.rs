@@ -22,7 +22,7 @@ const SOON: Duration = Duration::from_secs(10);
 /// Settings of the clusters of these tests: nothing here is about durability.
 pub const SETTINGS: &str = "fsync = off\nlog_line_prefix = '%m [%p] '";
 
-/// What a session sees of itself: its roles and every setting. And what makes a call ready.
+/// What a session sees of itself: its roles and every setting.
 const SCAFFOLD: &str = r"
 CREATE TABLE public.effects (what text);
 CREATE TABLE public.caught (state text, detail text, facts text[]);
@@ -34,9 +34,12 @@ CREATE FUNCTION public.facts() RETURNS text[] LANGUAGE sql VOLATILE AS $$
           UNION ALL SELECT 'session_user = ' || session_user
           UNION ALL SELECT 'role = ' || pg_catalog.current_setting('role')
           UNION ALL SELECT 'schemas = ' || pg_catalog.current_schemas(true)::text) AS facts
-$$;
-CREATE FUNCTION public.prepare(q text, OUT lease uuid, OUT message bigint, OUT dead bigint)
-LANGUAGE plpgsql AS $$
+$$;";
+
+/// What makes a call ready.
+pub const PREPARE: &str = r"
+CREATE FUNCTION public.prepare(q text, OUT lease uuid, OUT message bigint, OUT dead bigint, OUT version bigint)
+LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
 BEGIN
     PERFORM queen_configure(q, retry_limit => 0);
     PERFORM queen_push(q, '0', 'graveyard');
@@ -48,12 +51,12 @@ BEGIN
     SELECT p.lease_id, p.message_id INTO lease, message FROM queen_pop(q, 'holder', batch => 2) p
         ORDER BY p.message_id LIMIT 1;
     PERFORM queen_schedule(q, 'timer', '1', delay => '3 hours');
-    PERFORM queen_kv_put('n', q, '1', forever => true);
+    SELECT k.version INTO version FROM queen_kv_put('n', q, '1', forever => true) k;
 END
 $$;";
 
 /// Everything that the extension offers, for a role.
-const GRANTS: &str = r"
+pub const GRANTS: &str = r"
 DO $$
 DECLARE o record;
 BEGIN
@@ -121,15 +124,31 @@ pub struct Ready {
     lease: String,
     message: String,
     dead: String,
+    version: String,
 }
 
 impl Ready {
+    /// A queue of this name, with what [`PREPARE`] makes ready.
+    pub async fn prepare(session: &Session, queue: &str) -> Result<Self> {
+        let sql = "SELECT lease::text, message::text, dead::text, version::text \
+                   FROM public.prepare($1)";
+        let row = session.row(sql, &[&queue]).await?;
+        Ok(Self {
+            queue: queue.to_owned(),
+            lease: row.get(0),
+            message: row.get(1),
+            dead: row.get(2),
+            version: row.get(3),
+        })
+    }
+
     /// With what this queue has in place of the placeholders.
     pub fn fill(&self, sql: &str) -> String {
         sql.replace("{q}", &self.queue)
             .replace("{lease}", &self.lease)
             .replace("{message}", &self.message)
             .replace("{dead}", &self.dead)
+            .replace("{version}", &self.version)
     }
 }
 
@@ -152,6 +171,7 @@ impl Stage {
         holder.run("SET log_min_messages = error").await?;
         admin.run("CREATE ROLE app LOGIN").await?;
         admin.run(SCAFFOLD).await?;
+        admin.run(PREPARE).await?;
         admin.run(GRANTS).await?;
         Ok(Self { admin, holder, db, cluster, number: Cell::new(0) })
     }
@@ -174,10 +194,7 @@ impl Stage {
     /// A queue, ready for any of the calls.
     pub async fn prepare(&self) -> Result<Ready> {
         self.number.set(self.number.get() + 1);
-        let queue = format!("q{}", self.number.get());
-        let sql = "SELECT lease::text, message::text, dead::text FROM public.prepare($1)";
-        let row = self.admin.row(sql, &[&queue]).await?;
-        Ok(Ready { queue, lease: row.get(0), message: row.get(1), dead: row.get(2) })
+        Ready::prepare(&self.admin, &format!("q{}", self.number.get())).await
     }
 
     /// Wait until a backend waits: for a lock, or for a message.
