@@ -3,6 +3,7 @@
 
 mod attempt;
 mod calls;
+pub mod plants;
 
 use std::cell::Cell;
 use std::time::Duration;
