@@ -25,7 +25,7 @@ $$;";
 
 /// Every operator and function of PostgreSQL on the types that a message broker may use, once more:
 /// they come first where the schema stands before pg_catalog.
-const TWINS: &str = r"
+const TWINS: &str = r#"
 DO $plant$
 DECLARE o record;
 BEGIN
@@ -51,8 +51,8 @@ BEGIN
         FROM pg_proc
         WHERE pronamespace = 'pg_catalog'::regnamespace AND prokind IN ('f', 'a') AND provariadic = 0
           AND proallargtypes IS NULL AND pronargs < 6
-          AND NOT proargtypes::oid[] && ARRAY['internal', 'cstring', 'any', 'trigger']::regtype[]::oid[]
-          AND prorettype <> ALL (ARRAY['internal', 'cstring', 'any', 'trigger', 'event_trigger', 'record',
+          AND NOT proargtypes::oid[] && ARRAY['internal', 'cstring', '"any"', 'trigger']::regtype[]::oid[]
+          AND prorettype <> ALL (ARRAY['internal', 'cstring', '"any"', 'trigger', 'event_trigger', 'record',
               'language_handler', 'fdw_handler', 'table_am_handler', 'index_am_handler', 'tsm_handler']::regtype[]::oid[])
           AND prolang IN (12, 14)
           AND proname ~ '^(now|.*timestamp|.*nextval|unnest|array_|.*json|starts|lower|upper|format|hash|min|max|sum|abs|pg_|coal|count|length|octet|sub|left|right|concat|string_|to_|date_|make_|encode|decode|md5|text|int[248]|interval|bool|set_|current|gen_|cardinality|generate|uuid|float|numeric|ceil|floor|round|power|name|regexp|replace|rtrim|ltrim|btrim|txid|xid|oid|greatest|age|extract|convert|position|strpos|last|random|sha|overlay|quote|trim|row|rank|like|byte|char|bit|to)'
@@ -70,7 +70,7 @@ BEGIN
         END;
     END LOOP;
 END
-$plant$;";
+$plant$;"#;
 
 /// Types of the names of PostgreSQL's own, and casts from those.
 const TYPES: &str = r#"
@@ -128,7 +128,7 @@ BEGIN
         EXECUTE format('CREATE TEMP TABLE %I (id bigint, name text)', t);
     END LOOP;
     FOREACH t IN ARRAY ARRAY['pg_class', 'pg_extension', 'pg_namespace', 'pg_proc', 'pg_database', 'pg_roles',
-        'pg_authid', 'pg_locks', 'pg_attribute', 'pg_constraint', 'pg_settings'] LOOP
+        'pg_authid', 'pg_locks', 'pg_constraint', 'pg_settings'] LOOP
         BEGIN
             EXECUTE format('CREATE TEMP VIEW %I AS SELECT * FROM pg_catalog.%1$I WHERE pg_temp.witness(%L)', t, 'view ' || t);
         EXCEPTION WHEN insufficient_privilege THEN NULL;
@@ -179,9 +179,9 @@ pub fn harvest(logged: &str) -> Vec<&str> {
         .lines()
         .filter_map(|line| line.split_once("planted by ").map(|(_, rest)| rest))
         .filter(|rest| {
-            let is_own = rest.split_once(": ran as ").is_some_and(|(planter, as_whom)| {
-                as_whom.starts_with(&format!("{planter} (superuser: f)"))
-            });
+            let is_own = rest
+                .split_once(": ran as ")
+                .is_some_and(|(planter, as_whom)| as_whom.starts_with(&format!("{planter} ")));
             !is_own
         })
         .collect();
