@@ -157,8 +157,13 @@ impl Cluster {
 
     /// Dump a database into a file of the custom format.
     pub fn dump(&self, database: &str, file: &Path) -> Result<()> {
+        self.dump_as("postgres", database, file)
+    }
+
+    /// The same, by a role.
+    pub fn dump_as(&self, role: &str, database: &str, file: &Path) -> Result<()> {
         run(tool("pg_dump")?
-            .args(["-Fc", "-U", "postgres", "-d", database, "-h"])
+            .args(["-Fc", "-U", role, "-d", database, "-h"])
             .arg(&self.directory)
             .arg("-f")
             .arg(file))
@@ -166,8 +171,13 @@ impl Cluster {
 
     /// Restore such a file into an empty database.
     pub fn restore(&self, database: &str, file: &Path) -> Result<()> {
+        self.restore_as("postgres", database, file)
+    }
+
+    /// The same, by a role.
+    pub fn restore_as(&self, role: &str, database: &str, file: &Path) -> Result<()> {
         run(tool("pg_restore")?
-            .args(["--exit-on-error", "-U", "postgres", "-d", database, "-h"])
+            .args(["--exit-on-error", "-U", role, "-d", database, "-h"])
             .arg(&self.directory)
             .arg(file))
     }

@@ -174,7 +174,7 @@ BEGIN
             UNION SELECT array_to_string(f.args, ','),
                 CASE WHEN f.result LIKE 'TABLE(%' THEN regexp_replace(f.result, '\)$', ', one_more text)') ELSE 'uuid[]' END
             UNION SELECT array_to_string(f.args, ','), 'TABLE(a smallint, b uuid)'
-            UNION SELECT array_to_string(f.args, ','), regexp_replace(f.result, '\S+\)$', 'smallint)')
+            UNION SELECT array_to_string(f.args, ','), regexp_replace(f.result, '^(.*[(,] ?\S+) [^,]*\)$', '\1 smallint)')
                 WHERE f.result LIKE 'TABLE(%'
             UNION SELECT array_to_string(f.args, ','), 'SETOF record'
         LOOP

@@ -4,6 +4,7 @@
 mod attempt;
 mod calls;
 pub mod plants;
+pub mod town;
 
 use std::cell::Cell;
 use std::time::Duration;
