@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Builds queen_mq and installs it into the PostgreSQL of PG_CONFIG.
 # PROFILE=debug builds with assertions and without optimisation; the default is release.
+# WITH_TESTS=1 builds the functions of #[pg_test] in as well; this is what pgrx-tests calls in place of
+# cargo-pgrx, with arguments that say nothing else.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 choose_pg_config
 scripts/setup.sh
@@ -8,6 +10,7 @@ describe_pg
 
 build=()
 [ "${PROFILE:-release}" = release ] || build+=(--debug)
+[ -z "${WITH_TESTS:-}" ] || build+=(--test --features pg_test)
 
 say "building queen_mq (${PROFILE:-release}) for PostgreSQL $PG_MAJOR"
 package=target/package/pg$PG_MAJOR

@@ -37,6 +37,18 @@ install_script() {
     "$tools/bin/pgspot" "$script"
 }
 
+# A script that upgrades the extension ends as the install script does: with sql/grants.sql, which hands
+# what is new to the extension's owner and takes it from PUBLIC.
+upgrade_scripts() {
+  local script
+  for script in sql/queen_mq--*--*.sql; do
+    [ -e "$script" ] || continue
+    tail -n "$(wc -l <sql/grants.sql)" "$script" | cmp -s - sql/grants.sql ||
+      { echo "$script does not end with sql/grants.sql"; return 1; }
+  done
+}
+
+check "upgrade scripts" upgrade_scripts
 check "rustfmt" cargo fmt --all --check
 check "clippy" cargo clippy --quiet --workspace --all-targets "${CARGO_FEATURES[@]}" -- -D warnings
 # The benchmark's driver is a workspace of its own.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests and closes with `N passed, N failed`.
 #
-#   scripts/test.sh [PART...]                      engine, sql, isolation, concurrency, example, docs;
+#   scripts/test.sh [PART...]                      engine, layer, sql, isolation, concurrency, example, docs;
 #                                                  all of them without a name
 #   TESTS='settle kv' scripts/test.sh sql          only these files of the part
 #   ACCEPT=1 TESTS=settle scripts/test.sh sql      take what they print as expected
@@ -12,7 +12,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 choose_pg_config
 export PROFILE=${PROFILE:-debug}
-[ $# -gt 0 ] || set -- engine sql isolation concurrency example docs
+[ $# -gt 0 ] || set -- engine layer sql isolation concurrency example docs
 out=target/test
 mkdir -p "$out"
 
@@ -52,10 +52,10 @@ fresh_database() {
     -c "CREATE DATABASE \"$1\"" && psql "$1" -c 'CREATE EXTENSION queen_mq'
 }
 
-# cargo_tests PACKAGE: counts what cargo test reports; to report nothing is a failure, too.
+# cargo_tests PACKAGE [OPTION...]: counts what cargo test reports; to report nothing is a failure, too.
 cargo_tests() {
   local log=$out/$1.log status=0 p f
-  timeout 1500 cargo test --no-fail-fast --package "$1" 2>&1 | tee "$log" || status=1
+  ${as:-} timeout 1500 cargo test --no-fail-fast --package "$@" 2>&1 | tee "$log" || status=1
   read -r p f < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
   passed=$((passed + p))
   failed=$((failed + f))
@@ -99,6 +99,30 @@ all_golden() {
     [ -f "$inputs/$name$suffix" ] || not_ok "$kind/$name: has an expected output and no test"
   done
 }
+
+# The layer over PostgreSQL by itself: #[pg_test] functions, which run inside a server that pgrx-tests
+# makes and starts. It calls CARGO_PGRX to build and install the library with these functions in it.
+test_layer() {
+  . scripts/cluster.sh
+  local data=$ROOT/target/layer
+  if [ $server_mode = runuser ]; then
+    # pgrx-tests asks sudo to be another user, which root need not have.
+    mkdir -p "$out/bin"
+    printf '#!/bin/sh\nshift 2\nexec runuser -u %s -- env "$@"\n' $server_user >"$out/bin/sudo"
+    chmod +x "$out/bin/sudo"
+    data=$(mktemp -d /tmp/queen_mq.XXXXXX)
+    chown $server_user "$data"
+    export PATH=$ROOT/$out/bin:$PATH CARGO_PGRX_TEST_RUNAS=$server_user
+  fi
+  rm -rf "$data/pg"
+  # A backtrace is asked for, so that a test can see that none is made.
+  WITH_TESTS=1 CARGO_PGRX=$ROOT/scripts/install.sh CARGO_PGRX_TEST_PGDATA=$data/pg RUST_BACKTRACE=1 \
+    USER=${USER:-$(id -un)} as=as_layer cargo_tests queen_mq --lib "${CARGO_FEATURES[@]}" --features pg_test
+  rm -rf "$data"
+}
+
+# as_layer COMMAND...: as the user of the server, except where sudo makes the change.
+as_layer() { if [ $server_mode = runuser ]; then "$@"; else as_server "$@"; fi; }
 
 test_sql() {
   all_golden sql tests/sql tests/expected .sql \
@@ -181,6 +205,7 @@ describe_pg
 for part; do
   case $part in
     engine) cargo_tests queen-engine ;;
+    layer) test_layer ;;
     sql | isolation | concurrency | example | docs)
       if [ -z "${cluster_dir:-}" ]; then
         scripts/install.sh

@@ -52,5 +52,3 @@ COMMENT ON FUNCTION @extschema@.queen_worker_start() IS
     'Start a background worker for this database, until the server is restarted.';
 COMMENT ON PROCEDURE @extschema@.queen_wait(text, text, interval, boolean) IS
     'Wait for something to pop, outside of any transaction.';
-COMMENT ON FUNCTION queen_mq.look(text, text) IS
-    'Behind queen_wait';

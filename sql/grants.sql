@@ -1,29 +1,53 @@
--- The role that creates the extension may use everything, let others use it, and dump it; PUBLIC
--- nothing.
-
-GRANT USAGE ON SCHEMA queen_mq TO @extowner@;
-GRANT SELECT ON ALL TABLES IN SCHEMA queen_mq TO @extowner@;
-GRANT SELECT ON ALL SEQUENCES IN SCHEMA queen_mq TO @extowner@;
-GRANT SELECT ON @extschema@.queen_messages, @extschema@.queen_dead_letters, @extschema@.queen_groups,
-    @extschema@.queen_queues, @extschema@.queen_leases, @extschema@.queen_timers
-    TO @extowner@ WITH GRANT OPTION;
-
--- Every function of the extension, whatever its signature.
+-- The end of every script of the extension, of those that upgrade it as well: what the script has made
+-- belongs to the role that created the extension, and PUBLIC has no right to any of it.
+--
+-- The script of a trusted extension runs as the superuser of the cluster's creation. If its objects
+-- stayed that role's, so would what others can make them run: a trigger, a default, an operator. So they
+-- are handed over, and run with no more rights than the role has that created the extension.
 DO $$
 DECLARE
-    f pg_catalog.regprocedure;
+    member pg_catalog.record;
+    owner text;
 BEGIN
-    FOR f IN
-        SELECT d.objid::pg_catalog.regprocedure
+    SELECT pg_catalog.pg_get_userbyid(e.extowner) INTO STRICT owner
+    FROM pg_catalog.pg_extension e WHERE e.extname OPERATOR(pg_catalog.=) 'queen_mq';
+
+    FOR member IN
+        SELECT CASE WHEN d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+                        THEN 'ROUTINE'
+                    WHEN c.oid IS NULL THEN 'SCHEMA'
+                    WHEN c.relkind OPERATOR(pg_catalog.=) 'v' THEN 'VIEW'
+                    WHEN c.relkind OPERATOR(pg_catalog.=) 'S' THEN 'SEQUENCE'
+                    ELSE 'TABLE'
+               END AS kind,
+               CASE WHEN d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+                        THEN d.objid::pg_catalog.regprocedure::pg_catalog.text
+                    WHEN c.oid IS NULL THEN d.objid::pg_catalog.regnamespace::pg_catalog.text
+                    ELSE d.objid::pg_catalog.regclass::pg_catalog.text
+               END AS name
         FROM pg_catalog.pg_depend d
         JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
-        WHERE d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
-          AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+        LEFT JOIN pg_catalog.pg_class c
+            ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
+           AND c.oid OPERATOR(pg_catalog.=) d.objid
+        WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
           AND d.deptype OPERATOR(pg_catalog.=) 'e'
           AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+          AND (d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+               OR d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass
+               -- A sequence of a column goes with its table.
+               OR c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'v', 'S']::"char"[])
+                  AND NOT EXISTS (
+                      SELECT FROM pg_catalog.pg_depend o
+                      WHERE o.classid OPERATOR(pg_catalog.=) d.classid
+                        AND o.objid OPERATOR(pg_catalog.=) d.objid
+                        AND o.refclassid OPERATOR(pg_catalog.=) d.classid
+                        AND o.deptype OPERATOR(pg_catalog.=) ANY (ARRAY['a', 'i']::"char"[])))
     LOOP
-        EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', f);
-        EXECUTE pg_catalog.format('GRANT EXECUTE ON ROUTINE %s TO @extowner@ WITH GRANT OPTION', f);
+        EXECUTE pg_catalog.format('ALTER %s %s OWNER TO %I', member.kind, member.name, owner);
+        IF member.kind OPERATOR(pg_catalog.=) 'ROUTINE' THEN
+            EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', member.name);
+        END IF;
     END LOOP;
 END
 $$;

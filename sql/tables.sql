@@ -4,6 +4,20 @@
 -- identifiers. Transaction ids are stored as bigint: the cluster's xid8 plus the offset of
 -- queen_mq.identity, so that they keep growing when a dump is restored into another cluster.
 
+-- Names and payloads are UTF-8 on their way through the library: in a database of another encoding they
+-- would be stored as something else, without an error.
+DO $$
+BEGIN
+    IF pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.<>) 'UTF8' THEN
+        RAISE EXCEPTION 'queen_mq needs a database whose encoding is UTF8'
+            USING ERRCODE = 'feature_not_supported',
+                  DETAIL = pg_catalog.format('The encoding of this database is %s.',
+                                             pg_catalog.getdatabaseencoding()),
+                  HINT = 'Create a database with ENCODING ''UTF8''.';
+    END IF;
+END
+$$;
+
 CREATE SCHEMA queen_mq;
 COMMENT ON SCHEMA queen_mq IS 'State of the queen_mq extension: read it, never write it';
 
@@ -71,7 +85,8 @@ COMMENT ON TABLE queen_mq.segment IS 'The log of messages: one row for each push
 CREATE INDEX segment_in_order ON queen_mq.segment (queue_id, partition, id) INCLUDE (n);
 -- Tells what is new in a queue, and finds what a late transaction left. n: counted without the heap.
 CREATE INDEX segment_news ON queen_mq.segment (queue_id, xid, partition, id) INCLUDE (n);
-CREATE SEQUENCE queen_mq.segment_id AS bigint MAXVALUE 17592186044415 CACHE 1;
+-- A message's id is segment id * 28 + index, and below 2^53 (engine: MessageId).
+CREATE SEQUENCE queen_mq.segment_id AS bigint MAXVALUE 321685687669320 CACHE 1;
 
 -- Admission: each transaction_id within the dedup window of its queue.
 CREATE TABLE queen_mq.admission (
@@ -105,7 +120,7 @@ COMMENT ON TABLE queen_mq.consumer_group IS 'Consumer groups and where each bega
 
 -- The identity and the lock of a (group, partition): never updated.
 CREATE TABLE queen_mq.cursor (
-    id bigint GENERATED ALWAYS AS IDENTITY (MAXVALUE 274877906943) PRIMARY KEY,
+    id bigint GENERATED ALWAYS AS IDENTITY (MAXVALUE 562949953421311) PRIMARY KEY,
     group_id bigint NOT NULL,
     partition text COLLATE "C" NOT NULL,
     CONSTRAINT cursor_once UNIQUE (group_id, partition)
@@ -207,7 +222,8 @@ COMMENT ON TABLE queen_mq.replay IS 'Replayed dead letters in the log, each for 
 -- Leases over several partitions: the cursors they cover, ascending. Or over several messages in a
 -- group without order: their claims.
 CREATE TABLE queen_mq.lease_set (
-    id bigint GENERATED ALWAYS AS IDENTITY (MAXVALUE 274877906943) PRIMARY KEY,
+    id bigint GENERATED ALWAYS AS IDENTITY (MAXVALUE 562949953421311) PRIMARY KEY,
+    lease_id uuid NOT NULL,
     cursor_ids bigint[] NOT NULL,
     -- Of claims: the messages, in the same order.
     message_ids bigint[],
@@ -227,6 +243,8 @@ CREATE TABLE queen_mq.receipt (
     partition text COLLATE "C",
     CONSTRAINT receipt_once PRIMARY KEY (cursor_id, lease_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
+-- Those of claims go with their group, by when the claims are gone.
+CREATE INDEX receipt_of_group ON queen_mq.receipt (group_id) WHERE group_id IS NOT NULL;
 COMMENT ON TABLE queen_mq.receipt IS 'What ended leases settled, kept for at least an hour';
 
 CREATE TABLE queen_mq.dead_letter (

@@ -6,8 +6,8 @@ SET LOCAL search_path TO pg_catalog, pg_temp;
 CREATE VIEW @extschema@.queen_messages AS
 SELECT q.name AS queue,
        s.partition,
-       (s.id << 9) + m.place - 1 AS message_id,
-       coalesce(m.transaction_id, 'msg-' || ((s.id << 9) + m.place - 1)) AS transaction_id,
+       s.id * 28 + m.place - 1 AS message_id,
+       coalesce(m.transaction_id, 'msg-' || (s.id * 28 + m.place - 1)) AS transaction_id,
        m.payload,
        m.headers,
        s.created_at

@@ -1,6 +1,7 @@
 //! Values passed through as PostgreSQL holds them: never parsed, never rounded.
 
 use std::cell::RefCell;
+use std::ffi::{CStr, c_char, c_int};
 
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
@@ -36,26 +37,177 @@ impl Jsonb {
         unsafe { pg_sys::toast_raw_datum_size(self.0) }
     }
 
-    /// As JSON text.
-    pub fn to_text(self) -> String {
-        // SAFETY: jsonb_out takes one jsonb and returns a C string.
-        let text = unsafe {
-            pgrx::direct_function_call::<&core::ffi::CStr>(pg_sys::jsonb_out, &[Some(self.0)])
+    /// Elements, where it is a JSON array: its header tells. None for anything else.
+    pub fn array_length(self) -> Option<usize> {
+        const { assert!(pg_sys::JB_CMASK == 0x0fff_ffff) };
+        // SAFETY: after the length word of a jsonb comes the header of its outermost container.
+        let header = unsafe {
+            let whole = pg_sys::pg_detoast_datum(self.0.cast_mut_ptr());
+            whole.cast::<u32>().add(1).read_unaligned()
         };
-        text.map(|t| t.to_string_lossy().into_owned()).unwrap_or_default()
+        let is_array = header & pg_sys::JB_FARRAY != 0 && header & pg_sys::JB_FSCALAR == 0;
+        is_array.then_some((header & pg_sys::JB_CMASK) as usize)
+    }
+
+    /// As JSON text.
+    pub fn to_text(self) -> JsonText {
+        // SAFETY: jsonb_out takes one jsonb and returns a C string, made for us.
+        unsafe {
+            let text = pgrx::direct_function_call_as_datum(pg_sys::jsonb_out, &[Some(self.0)]);
+            JsonText::new(text.map_or(std::ptr::null_mut(), pg_sys::Datum::cast_mut_ptr))
+        }
     }
 
     /// From JSON text; None when the text is not JSON that jsonb can hold is an ERROR of jsonb_in.
     pub fn from_text(text: &str) -> Option<Self> {
-        let text = std::ffi::CString::new(text).ok()?;
-        // SAFETY: jsonb_in takes one C string and returns a jsonb.
-        let datum = unsafe {
-            pgrx::direct_function_call_as_datum(
+        if text.as_bytes().contains(&0) {
+            return None;
+        }
+        // SAFETY: jsonb_in takes one C string, which is a copy made here, and returns a jsonb.
+        unsafe {
+            let text = pg_sys::pnstrdup(text.as_ptr().cast(), text.len());
+            let datum = pgrx::direct_function_call_as_datum(
                 pg_sys::jsonb_in,
-                &[Some(pg_sys::Datum::from(text.as_ptr()))],
-            )
-        };
-        datum.map(Self)
+                &[Some(pg_sys::Datum::from(text))],
+            );
+            pg_sys::pfree(text.cast());
+            datum.map(Self)
+        }
+    }
+}
+
+/// JSON text in PostgreSQL's memory, where not having enough is an ERROR.
+pub struct JsonText {
+    start: *mut c_char,
+    length: usize,
+}
+
+impl JsonText {
+    /// # Safety
+    /// A C string made by palloc, of which nobody else knows.
+    unsafe fn new(start: *mut c_char) -> Self {
+        if start.is_null() {
+            Error::corrupt("a jsonb value has no text").raise();
+        }
+        // SAFETY: a C string.
+        let text = unsafe { CStr::from_ptr(start) };
+        if text.to_str().is_err() {
+            Error::corrupt("the text of a jsonb value is not UTF-8").raise();
+        }
+        Self { start, length: text.count_bytes() }
+    }
+}
+
+impl std::ops::Deref for JsonText {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        // SAFETY: so many bytes are there as long as this is, and they are UTF-8, as `new` has seen.
+        unsafe {
+            let bytes = std::slice::from_raw_parts(self.start.cast::<u8>(), self.length);
+            std::str::from_utf8_unchecked(bytes)
+        }
+    }
+}
+
+impl Drop for JsonText {
+    fn drop(&mut self) {
+        // On the way of an ERROR it goes with its memory context.
+        if !std::thread::panicking() {
+            // SAFETY: made by palloc, in a context that outlives the function's work.
+            unsafe { pg_sys::pfree(self.start.cast()) };
+        }
+    }
+}
+
+/// An argument that is an array, of which nothing has been looked at.
+pub trait Array: Copy {
+    /// Bytes of the whole array, without compression.
+    fn size(self) -> usize;
+
+    /// Fetched and decompressed, where it is not in memory as it is.
+    fn open(self) -> OpenArray;
+
+    /// All of it, where the extension has written it itself.
+    fn elements(self) -> Elements {
+        self.open().elements()
+    }
+}
+
+/// What is known of an array's elements before any of them is touched.
+#[derive(Clone, Copy)]
+pub struct OpenArray {
+    array: *mut pg_sys::ArrayType,
+    element: (pg_sys::Oid, c_int, bool, u8),
+    pub dimensions: usize,
+    pub count: usize,
+}
+
+impl OpenArray {
+    /// # Safety
+    /// The Datum is an array of this element type, whose length, passing and alignment are these.
+    unsafe fn of(datum: pg_sys::Datum, element: (pg_sys::Oid, c_int, bool, u8)) -> Self {
+        // SAFETY: as above; the lengths of the dimensions follow the header.
+        unsafe {
+            let array: *mut pg_sys::ArrayType =
+                pg_sys::pg_detoast_datum(datum.cast_mut_ptr()).cast();
+            let count = pg_sys::ArrayGetNItems((*array).ndim, array.add(1).cast());
+            let dimensions = (*array).ndim as usize;
+            Self { array, element, dimensions, count: count as usize }
+        }
+    }
+
+    /// Where its elements are: by-reference ones in the array itself.
+    pub fn elements(self) -> Elements {
+        let (mut values, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+        let (oid, length, by_value, alignment) = self.element;
+        // SAFETY: as `of` says.
+        unsafe {
+            pg_sys::deconstruct_array(
+                self.array,
+                oid,
+                length,
+                by_value,
+                alignment as c_char,
+                &mut values,
+                &mut nulls,
+                &mut count,
+            );
+        }
+        Elements { values, nulls, count: count as usize }
+    }
+}
+
+/// The elements of an array; the list of them lies in PostgreSQL's memory.
+#[derive(Clone, Copy)]
+pub struct Elements {
+    values: *mut pg_sys::Datum,
+    nulls: *mut bool,
+    count: usize,
+}
+
+impl Elements {
+    pub fn none() -> Self {
+        Self { values: std::ptr::null_mut(), nulls: std::ptr::null_mut(), count: 0 }
+    }
+
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// None for NULL, and beyond the last.
+    pub fn get(&self, at: usize) -> Option<pg_sys::Datum> {
+        if at >= self.count {
+            return None;
+        }
+        // SAFETY: both lists have `count` entries, and live as long as the context they were made in.
+        unsafe { (!*self.nulls.add(at)).then(|| *self.values.add(at)) }
+    }
+
+    /// Each, as the type that the array has.
+    pub fn iter<T: FromDatum>(self) -> impl ExactSizeIterator<Item = Option<T>> {
+        // SAFETY: T is the array's element type, by the caller.
+        (0..self.count).map(move |at| self.get(at).and_then(|d| unsafe { T::from_datum(d, false) }))
     }
 }
 
@@ -65,33 +217,15 @@ macro_rules! array {
         #[derive(Clone, Copy, Debug)]
         pub struct $name(pg_sys::Datum);
 
-        impl $name {
-            /// Its elements in a copy of their own, made in the current memory context. None if
-            /// the array has more than one dimension.
-            pub fn elements(self) -> Option<Vec<Option<pg_sys::Datum>>> {
-                let (mut values, mut nulls, mut count) =
-                    (std::ptr::null_mut(), std::ptr::null_mut(), 0);
-                // SAFETY: the Datum is an array of this element type, whose length, passing and
-                // alignment are these. Element Datums by reference point into the copy.
-                unsafe {
-                    let copy = pg_sys::pg_detoast_datum_copy(self.0.cast_mut_ptr());
-                    let array = copy.cast::<pg_sys::ArrayType>();
-                    if (*array).ndim > 1 {
-                        return None;
-                    }
-                    pg_sys::deconstruct_array(
-                        array,
-                        $element,
-                        $len,
-                        $by_value,
-                        $align as std::ffi::c_char,
-                        &mut values,
-                        &mut nulls,
-                        &mut count,
-                    );
-                    let element = |i| (!*nulls.add(i)).then(|| *values.add(i));
-                    Some((0..count as usize).map(element).collect())
-                }
+        impl Array for $name {
+            fn size(self) -> usize {
+                // SAFETY: the Datum is an array, which is a valid varlena.
+                unsafe { pg_sys::toast_raw_datum_size(self.0) }
+            }
+
+            fn open(self) -> OpenArray {
+                // SAFETY: the Datum is an array of this element type.
+                unsafe { OpenArray::of(self.0, ($element, $len, $by_value, $align)) }
             }
         }
     };
@@ -210,6 +344,9 @@ pub fn random() -> u64 {
 
 /// A UUID in its usual form.
 pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    if text.len() > 64 {
+        return None;
+    }
     let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
     let well_formed = digits.len() == 32 && digits.iter().all(u8::is_ascii_hexdigit);
     let mut bytes = [0; 16];

@@ -1,11 +1,12 @@
 //! Every error a user can meet, and how it leaves: SQLSTATE, message, DETAIL, HINT.
 
-use std::cell::Cell;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use serde_json::value::RawValue;
+
+use crate::sqlstate;
 
 /// A SQLSTATE of PostgreSQL, or one of the extension's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,10 +33,16 @@ pub enum Code {
     ActiveSqlTransaction,
     /// 22023
     InvalidParameterValue,
-    /// 0A000: named by the contract, not built yet.
+    /// 55000
     ObjectNotInPrerequisiteState,
+    /// 0A000
+    FeatureNotSupported,
+    /// 25006
+    ReadOnly,
     /// 40001
     SerializationFailure,
+    /// 53200
+    OutOfMemory,
     /// XX000: stored state that nobody but this extension writes does not read back.
     Internal,
 }
@@ -56,13 +63,16 @@ impl Code {
             Code::ActiveSqlTransaction => b"25001",
             Code::InvalidParameterValue => b"22023",
             Code::ObjectNotInPrerequisiteState => b"55000",
+            Code::FeatureNotSupported => b"0A000",
+            Code::ReadOnly => b"25006",
             Code::SerializationFailure => b"40001",
+            Code::OutOfMemory => b"53200",
             Code::Internal => b"XX000",
         }
     }
 
     /// PostgreSQL's packing of a SQLSTATE into an int: six bits a character.
-    const fn packed(self) -> c_int {
+    pub const fn packed(self) -> c_int {
         let text = self.sqlstate();
         let mut packed = 0;
         let mut i = 0;
@@ -137,6 +147,27 @@ impl Error {
             .hint("Roll the transaction back and run it again.")
     }
 
+    /// 0A000: what was done to a table of ours can't be honoured, and is not passed over.
+    pub fn unsupported(what: impl Into<String>) -> Self {
+        Self::new(Code::FeatureNotSupported, what)
+    }
+
+    /// 0A000: a row that was to be written to a table of ours was not.
+    pub fn suppressed(table: &str) -> Self {
+        Self::unsupported(format!("a trigger of table {table} has suppressed a row of queen_mq"))
+            .detail(
+                "A BEFORE ROW trigger returned NULL, and what the row stands for would be lost.",
+            )
+            .hint("Let the trigger return the row, or raise an error of its own.")
+    }
+
+    /// 55000: `what` of ours is not as the extension has made it.
+    pub fn altered(what: impl AsRef<str>) -> Self {
+        let message = format!("{} is not as queen_mq has made it", what.as_ref());
+        Self::new(Code::ObjectNotInPrerequisiteState, message)
+            .hint("Put back what was changed by hand in schema queen_mq.")
+    }
+
     /// XX000: state written by the extension does not read back.
     pub fn corrupt(what: impl Into<String>) -> Self {
         Self::new(Code::Internal, what)
@@ -145,7 +176,7 @@ impl Error {
 
     /// Leave as a PostgreSQL ERROR.
     pub fn raise(self) -> ! {
-        leave_with(self.code);
+        sqlstate::leave_with(self.code.packed());
         let mut report = ErrorReport::new(
             PgSqlErrorCode::ERRCODE_EXTERNAL_ROUTINE_EXCEPTION,
             self.message,
@@ -162,6 +193,12 @@ impl Error {
     }
 }
 
+/// The beginning of a text: at most so many bytes, and whole characters.
+pub fn cut(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
+    &text[..end.unwrap_or(0)]
+}
+
 /// Unwrap, or raise.
 pub trait OrRaise<T> {
     fn or_raise(self) -> T;
@@ -170,44 +207,5 @@ pub trait OrRaise<T> {
 impl<T> OrRaise<T> for Result<T> {
     fn or_raise(self) -> T {
         self.unwrap_or_else(|error| error.raise())
-    }
-}
-
-thread_local! {
-    /// The SQLSTATE that the ERROR now being raised shall carry.
-    static LEAVING: Cell<c_int> = const { Cell::new(0) };
-}
-
-/// pgrx reports errors with the SQLSTATEs it knows and turns all others into XX000. PostgreSQL
-/// runs the error context callbacks just before it throws, and what they set wins: so the code
-/// is set there. The callback is pushed for this one error; whoever catches the error restores
-/// the stack that it had, as PG_TRY and the main loop always do.
-fn leave_with(code: Code) {
-    static mut CALLBACK: pg_sys::ErrorContextCallback = pg_sys::ErrorContextCallback {
-        previous: std::ptr::null_mut(),
-        callback: Some(set_code),
-        arg: std::ptr::null_mut(),
-    };
-    LEAVING.set(code.packed());
-    // SAFETY: a backend has one thread. CALLBACK lives for ever, so the stack never holds a
-    // dangling pointer; it can't be on the stack twice, since an error empties it down to the
-    // handler that catches, and this function is only called on the way to an error.
-    unsafe {
-        let callback = &raw mut CALLBACK;
-        if pg_sys::error_context_stack != callback {
-            (*callback).previous = pg_sys::error_context_stack;
-            pg_sys::error_context_stack = callback;
-        }
-    }
-}
-
-unsafe extern "C-unwind" fn set_code(_: *mut c_void) {
-    unsafe extern "C-unwind" {
-        fn errcode(sqlerrcode: c_int) -> c_int;
-    }
-    let code = LEAVING.replace(0);
-    if code != 0 {
-        // SAFETY: errfinish calls this with an error on the stack, which is all errcode needs.
-        unsafe { errcode(code) };
     }
 }

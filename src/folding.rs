@@ -18,6 +18,7 @@ use crate::store::claim;
 use crate::store::clock::{self, Moment, SECOND};
 use crate::store::cursor::{self, Attempt, Located};
 use crate::store::group::{self, Group};
+use crate::store::locks;
 use crate::store::queue::Queue;
 use crate::store::segment::{Batch, Log, Stored};
 use crate::store::snapshot::{self, Taken};
@@ -90,6 +91,8 @@ fn fold(
             Attempt::Locked => located,
             Attempt::Taken | Attempt::MovedOn => return Ok(0),
         },
+        // One transaction may sweep many queues.
+        None if !locks::has_spare() => return Ok(0),
         None => match cursor::try_create(queue.id, group.id, partition)? {
             Some(new) => new,
             None => return Ok(0),
@@ -114,8 +117,8 @@ pub fn fold_locked(
             Attempt::Locked => (base.clone(), base.cursor),
             Attempt::Taken | Attempt::MovedOn => return Ok(()),
         },
-        None if !cursor::try_prevent(group.id, partition)? => return Ok(()),
-        None => match cursor::try_create(queue.id, group.id, partition)? {
+        None if !cursor::try_read_first(queue.id, group.id) => return Ok(()),
+        None => match cursor::insert_if_new(group.id, partition) {
             Some(new) => (new, Cursor::new(group.start.clone())),
             None => return Ok(()),
         },

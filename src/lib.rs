@@ -9,21 +9,27 @@ compile_error!("queen_mq must be built with panic = \"unwind\"");
 
 use pgrx::prelude::*;
 
+mod allocator;
 mod api;
 mod batch;
 mod datum;
 mod depth;
 mod error;
 mod folding;
+mod holding;
 mod memory;
 mod metrics;
 mod moving;
+mod patience;
+mod pg;
 mod refusal;
 mod retaining;
 mod rows;
+mod scratch;
 mod search;
 mod settings;
 mod settling;
+mod sqlstate;
 mod store;
 mod subtransaction;
 mod sweeping;
@@ -40,7 +46,10 @@ mod worker;
 /// Runs once in each backend that loads the library.
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
+    pg::backtrace::never_capture();
+    allocator::prepare();
     settings::register();
+    store::planning::register();
     worker::register();
 }
 
@@ -80,7 +89,6 @@ pgrx::extension_sql_file!(
         api::watch::queen_prometheus,
         api::sweep::queen_sweep,
         api::sweep::queen_worker_start,
-        api::wait::queen_mq::look,
         "queen_wait",
         api::bundle::queen_tx_commit,
         api::watch::queen_mq::group_figures,
@@ -88,4 +96,19 @@ pgrx::extension_sql_file!(
         api::watch::queen_mq::live_leases
     ]
 );
+pgrx::extension_sql_file!("../sql/owner.sql", name = "owner", requires = ["tables"]);
 pgrx::extension_sql_file!("../sql/grants.sql", name = "grants", finalize);
+
+/// What `cargo pgrx test` asks of a crate.
+#[cfg(test)]
+pub mod pg_test {
+    pub fn setup(_options: Vec<&str>) {}
+
+    pub fn postgresql_conf_options() -> Vec<&'static str> {
+        vec![
+            "shared_preload_libraries = 'queen_mq'",
+            "queen_mq.databases = 'none of these'",
+            "fsync = off",
+        ]
+    }
+}

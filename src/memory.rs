@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::Hash;
 
+use crate::allocator;
+
 /// Values by key, up to so many; with one more, all are forgotten. That is rare, and what is needed is
 /// soon known again.
 pub struct Memory<K, V> {
@@ -26,7 +28,11 @@ impl<K: Eq + Hash, V> Memory<K, V> {
         self.known.borrow_mut().get_mut(key).map(change)
     }
 
+    /// Unless memory is short: there is too little of it for what is only convenient.
     pub fn keep(&self, key: K, value: V) {
+        if allocator::is_scarce() {
+            return;
+        }
         let mut known = self.known.borrow_mut();
         if known.len() >= self.most {
             known.clear();

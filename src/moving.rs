@@ -11,26 +11,36 @@ use queen_engine::receipt::Receipt;
 use crate::api::register::{Beginning, Mode};
 use crate::error::{Code, Error, Result};
 use crate::folding;
+use crate::holding::{
+    cursors_of, forget_search, hold_everything, hold_group, hold_queue, hold_rows,
+};
+use crate::patience::hold_all;
 use crate::store::clock::{self, Moment};
-use crate::store::cursor::{self, Located, Notice};
+use crate::store::cursor::{self, Located, Locked, Notice};
 use crate::store::group::{self, Group};
-use crate::store::queue::Queue;
+use crate::store::queue::{Options, Queue};
 use crate::store::segment::{self, Row};
 use crate::store::snapshot::{self, Taken};
 use crate::store::spi::Under;
-use crate::store::{claim, discovery, receipt, replay, tally};
+use crate::store::{claim, discovery, lookup, receipt, replay, tally};
 use crate::tallying::Count;
 
-/// Move the whole group; returns the number of partitions moved.
-pub fn seek(queue: &Queue, group: &Group, mode: Mode) -> Result<usize> {
+/// Move the whole group; returns the number of partitions moved, None where the group is another one by
+/// now. The caller keeps it as it is in all else.
+pub fn seek(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>> {
     if !group.is_ordered(&queue.options) {
         return begin_anew(queue, group, mode);
     }
-    // Partitions nobody has read get a cursor, whose announcement lets them be found again.
-    for partition in Under::new_snapshot(|under| Ok(segment::partitions(queue.id, under)))? {
-        cursor::create(queue.id, group.id, &partition)?;
-    }
-    let locked = cursor::lock(&cursors_of(&[group.id])?)?;
+    let held = hold_all(|attempt| {
+        if !hold_group(attempt, queue, group)? {
+            return Ok(None);
+        }
+        // Partitions nobody has read get a cursor, whose announcement lets them be found again.
+        let partitions = Under::new_snapshot(|under| Ok(segment::partitions(queue.id, under)))?;
+        cursor::create(group.id, partitions);
+        attempt.cursors(&cursors_of(&[group.id])?).map(Some)
+    })?;
+    let Some(locked) = held else { return Ok(None) };
     Under::new_snapshot(|under| {
         let last_drawn = segment::last_drawn_id(under);
         let taken = snapshot::describe(under, queue.identity);
@@ -47,22 +57,28 @@ pub fn seek(queue: &Queue, group: &Group, mode: Mode) -> Result<usize> {
         for located in &located {
             write(queue, located, located.cursor.moved_to(beginning.start.clone()));
         }
-        Ok(located.len())
+        Ok(Some(located.len()))
     })
 }
 
 /// Move a group without order: it begins anew, and is another one to whoever has looked before.
-fn begin_anew(queue: &Queue, group: &Group, mode: Mode) -> Result<usize> {
-    // Before the claims: what is claimed, and not committed, is seen by nobody.
-    cursor::prevent_all(queue.id);
-    let located = lock_all(group)?;
+fn begin_anew(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>> {
+    let held = hold_all(|attempt| {
+        if !hold_group(attempt, queue, group)? {
+            return Ok(None);
+        }
+        forget_search(attempt, group)?;
+        attempt.cursors(&cursors_of(&[group.id])?).map(Some)
+    })?;
+    let Some(locked) = held else { return Ok(None) };
+    let located = locate(group, locked)?;
     retire(queue, &located);
     Under::new_snapshot(|under| {
         let last_drawn = segment::last_drawn_id(under);
         let taken = snapshot::describe(under, queue.identity);
         let mut beginning = Beginning::of(mode, Some(queue.id), last_drawn, &taken, under);
         let removed = tally::newest(queue.id, under)?.1.removed_messages as i64;
-        let id = renumber(group);
+        let id = renumber(queue.id, group);
         match beginning.messages {
             Some(messages) => group::move_to(id, &beginning.start, messages, None),
             None => group::move_to(id, &beginning.start, 0, Some(removed)),
@@ -71,21 +87,19 @@ fn begin_anew(queue: &Queue, group: &Group, mode: Mode) -> Result<usize> {
         let mut partitions: HashSet<String> =
             segment::partitions(queue.id, under).into_iter().collect();
         partitions.extend(located.into_iter().map(|located| located.partition));
-        Ok(partitions.len())
+        Ok(Some(partitions.len()))
     })
 }
 
 /// Give the group a new id, which nobody has looked for work under.
-fn renumber(group: &Group) -> i64 {
+fn renumber(queue: i64, group: &Group) -> i64 {
     let id = group::renumber(group.id);
-    discovery::delete(group.id);
-    replay::hand_over(group.id, id);
+    replay::hand_over(queue, group.id, id);
     id
 }
 
-/// The group's cursors and claims, locked, with their states.
-fn lock_all(group: &Group) -> Result<Vec<Located>> {
-    let locked = cursor::lock(&cursors_of(&[group.id])?)?;
+/// The group's cursors and claims, which are locked, with their states.
+fn locate(group: &Group, locked: Vec<Locked>) -> Result<Vec<Located>> {
     Under::new_snapshot(|under| cursor::locate(locked, |_| &group.start, under))
 }
 
@@ -109,23 +123,39 @@ fn revoke(queue: Option<&Queue>, located: &[Located]) {
     }
 }
 
-/// Move the group in one partition; returns 0 if there is none of this name.
-pub fn seek_partition(queue: &Queue, group: &Group, partition: &str, mode: Mode) -> Result<usize> {
+/// Move the group in one partition; returns 0 if there is none of this name, and None as [`seek`] does.
+pub fn seek_partition(
+    queue: &Queue,
+    group: &Group,
+    partition: &str,
+    mode: Mode,
+) -> Result<Option<usize>> {
     let is_there = Under::new_snapshot(|under| {
         Ok(segment::oldest_from(queue.id, partition, 0, under).is_some()
             || cursor::status(group.id, &group.start, partition, under)?.is_some())
     })?;
     if !is_there {
-        return Ok(0);
+        return Ok(Some(0));
     }
     if !group.is_ordered(&queue.options) {
         return begin_anew_in(queue, group, partition, mode);
     }
-    cursor::create(queue.id, group.id, partition)?;
-    let id = Under::new_snapshot(|under| {
-        Ok(cursor::status(group.id, &group.start, partition, under)?.map(|(found, _)| found.id))
+    // Other partitions are read as ever. A seek of the whole group waits for the share.
+    cursor::read_first(queue.id, group.id);
+    if !lookup::is_current(queue, group)? {
+        return Ok(None);
+    }
+    let locked = hold_all(|attempt| {
+        let (id, partition) = (group.id, partition.to_owned());
+        attempt.rows({
+            let partition = partition.clone();
+            move || {
+                cursor::create(id, vec![partition.clone()]);
+                Ok(())
+            }
+        })?;
+        attempt.cursors(&Under::new_snapshot(|under| Ok(cursor::ids_in(id, &partition, under)))?)
     })?;
-    let locked = cursor::lock(&id.into_iter().collect::<Vec<_>>())?;
     Under::new_snapshot(|under| {
         let last_drawn = segment::last_drawn_id(under);
         let taken = snapshot::describe(under, queue.identity);
@@ -136,15 +166,26 @@ pub fn seek_partition(queue: &Queue, group: &Group, partition: &str, mode: Mode)
             moved.settled += unsettled(&located.cursor, &rows) - unsettled(&moved, &rows);
             write(queue, &located, (moved, revoked));
         }
-        Ok(1)
+        Ok(Some(1))
     })
 }
 
 /// The same in a group without order: with a new cursor, as nobody is to go on from the old one.
-fn begin_anew_in(queue: &Queue, group: &Group, partition: &str, mode: Mode) -> Result<usize> {
-    cursor::prevent_all(queue.id);
-    let located: Vec<Located> =
-        lock_all(group)?.into_iter().filter(|located| located.partition == partition).collect();
+fn begin_anew_in(
+    queue: &Queue,
+    group: &Group,
+    partition: &str,
+    mode: Mode,
+) -> Result<Option<usize>> {
+    let held = hold_all(|attempt| {
+        if !hold_group(attempt, queue, group)? {
+            return Ok(None);
+        }
+        let ids = Under::new_snapshot(|under| Ok(cursor::ids_in(group.id, partition, under)))?;
+        attempt.cursors(&ids).map(Some)
+    })?;
+    let Some(locked) = held else { return Ok(None) };
+    let located = locate(group, locked)?;
     Under::new_snapshot(|under| {
         let last_drawn = segment::last_drawn_id(under);
         let taken = snapshot::describe(under, queue.identity);
@@ -159,9 +200,9 @@ fn begin_anew_in(queue: &Queue, group: &Group, partition: &str, mode: Mode) -> R
             trace(claim, &claim.cursor.revoked(), now);
         }
         claim::delete(&before.claims.iter().map(|claim| claim.id).collect::<Vec<_>>());
-        let new = cursor::replace(group.id, partition);
+        let new = cursor::replace(group.id, partition)?;
         write(queue, &new, (moved, Vec::new()));
-        Ok(1)
+        Ok(Some(1))
     })
 }
 
@@ -209,10 +250,25 @@ impl Unordered {
     }
 }
 
+/// Make groups without an ordering of their own as the queue has become.
+pub fn reorder(queue: &Queue, before: &Options) -> Result<()> {
+    let held = hold_all(|attempt| {
+        let groups = hold_queue(attempt, queue)?;
+        let changes = |group: &Group| group.is_ordered(&queue.options) != group.is_ordered(before);
+        let hold = |group: Group| {
+            forget_search(attempt, &group)?;
+            let locked = attempt.cursors(&cursors_of(&[group.id])?)?;
+            Ok((group, locked))
+        };
+        groups.into_iter().filter(changes).map(hold).collect::<Result<Vec<_>>>()
+    })?;
+    held.into_iter().try_for_each(|(group, locked)| reorder_one(queue, &group, locked))
+}
+
 /// Make an ordered group one without order, or the other way round: what is not settled stays so,
 /// with what is known of its deliveries and failures. Refused while somebody holds a lease.
-pub fn reorder(queue: &Queue, group: &Group) -> Result<()> {
-    let mut located = lock_all(group)?;
+fn reorder_one(queue: &Queue, group: &Group, locked: Vec<Locked>) -> Result<()> {
+    let mut located = locate(group, locked)?;
     let now = clock::now();
     let void_before = queue.identity.void_before;
     if located.iter().any(|located| located.cursor.live_lease(now, void_before).is_some()) {
@@ -241,9 +297,9 @@ pub fn reorder(queue: &Queue, group: &Group) -> Result<()> {
             };
             states.push((partition, state));
         }
-        let id = renumber(group);
+        let id = renumber(queue.id, group);
         for (partition, (base, claims)) in states {
-            let new = cursor::replace(id, &partition);
+            let new = cursor::replace(id, &partition)?;
             write(queue, &new, (base, Vec::new()));
             for (message, state) in claims {
                 let claim = Located::claim(claim::draw_id(), id, &partition, message);
@@ -284,21 +340,19 @@ fn unsettled(cursor: &Cursor, rows: &[Row]) -> i64 {
 
 /// Remove the group. Whoever holds a lease of it has lost it.
 pub fn unsubscribe(queue: Option<&Queue>, group: &Group) -> Result<()> {
-    revoke(queue, &lock_all(group)?);
-    discovery::delete(group.id);
+    let locked = hold_all(|attempt| {
+        hold_rows(attempt, vec![group.id])?;
+        forget_search(attempt, group)?;
+        attempt.cursors(&cursors_of(&[group.id])?)
+    })?;
+    revoke(queue, &locate(group, locked)?);
     group::forget(group.id);
     Ok(())
 }
 
 /// Remove every visible message of the queue; returns how many.
 pub fn purge(queue: &Queue) -> Result<i64> {
-    // Before the cursors: who has counted, and not ended, may settle something yet.
-    tally::lead(queue.id);
-    // Those who read a partition for the first time have nothing yet that could be locked.
-    cursor::prevent_all(queue.id);
-    let groups = Under::new_snapshot(|under| group::of_queue(&queue.name, under))?;
-    let locked =
-        cursor::lock(&cursors_of(&groups.iter().map(|group| group.id).collect::<Vec<_>>())?)?;
+    let (groups, locked) = hold_all(|attempt| hold_everything(attempt, queue))?;
     Under::new_snapshot(|under| {
         let taken = snapshot::describe(under, queue.identity);
         let mut count = Count::take(queue.id, &taken, None, under)?;
@@ -331,11 +385,6 @@ pub fn purge(queue: &Queue) -> Result<i64> {
         count.write();
         Ok(removed)
     })
-}
-
-/// The cursors of groups, ascending.
-fn cursors_of(groups: &[i64]) -> Result<Vec<u64>> {
-    Under::new_snapshot(|under| Ok(cursor::ids_of(groups, under)))
 }
 
 fn write(queue: &Queue, located: &Located, (cursor, revoked): (Cursor, Vec<(LeaseId, Receipt)>)) {

@@ -16,6 +16,7 @@ use crate::store::claim;
 use crate::store::clock::{self, Moment};
 use crate::store::cursor::{self, Attempt, Located, Notice};
 use crate::store::group::{self, Group};
+use crate::store::locks;
 use crate::store::queue::Queue;
 use crate::store::segment::{self, News, news};
 use crate::store::snapshot;
@@ -117,11 +118,17 @@ impl Retaining<'_> {
         let before = count.tally.clone();
         let (xid, key) = count.tally.swept.clone();
         let rows = news(queue, xid, &key, false, STEP, self.under);
-        let (full, mut partitions) = (rows.len() == STEP, BTreeMap::<String, Vec<News>>::new());
-        let mut last = None;
+        let mut full = rows.len() == STEP;
+        let mut partitions = BTreeMap::<String, Vec<News>>::new();
+        let (mut last, most) = (None, self.most_partitions());
         for row in rows.into_iter().take_while(|row| self.ages.is_due(row.created_at)) {
+            let partition = &row.segment.key.0;
+            if partitions.len() == most && !partitions.contains_key(partition) {
+                full = true;
+                break;
+            }
             last = Some((row.segment.xid, row.segment.key.clone()));
-            partitions.entry(row.segment.key.0.clone()).or_default().push(row);
+            partitions.entry(partition.clone()).or_default().push(row);
         }
         let mut removed = 0;
         for (partition, rows) in partitions {
@@ -146,6 +153,15 @@ impl Retaining<'_> {
             false => count.write(),
         }
         Ok(Step { removed, goes_on })
+    }
+
+    /// How many partitions this transaction may clean yet: in groups without order, each takes a lock.
+    fn most_partitions(&self) -> usize {
+        let is_unordered = |group: &&Group| !group.is_ordered(&self.ages.queue.options);
+        match self.groups.iter().filter(is_unordered).count() {
+            0 => usize::MAX,
+            groups => locks::spare().div_ceil(groups),
+        }
     }
 
     /// Delete what can go of the old segments of one partition; returns them.
@@ -215,7 +231,8 @@ impl Retaining<'_> {
             Some((located, place)) => {
                 cursor::try_lock(located, *place, self.under)? == Attempt::Locked
             }
-            None => cursor::try_prevent(group, partition)?,
+            // Locked by being new: nobody reads the partition first. The group's row is held.
+            None => cursor::insert_if_new(group, partition).is_some(),
         };
         let Some(claims) = reader.claims.as_ref().filter(|_| holds) else { return Ok(holds) };
         // Before the look: who takes something after it finds out.

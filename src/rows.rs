@@ -3,13 +3,19 @@
 //! pgrx's own iterator hands out a row at a time, and PostgreSQL calls the function again for each.
 //! Ours are SECURITY DEFINER with a search_path of their own, which is set up and put back around
 //! every call: that cost more than the rows did. So the rows go into a tuplestore in one call.
+//!
+//! They are made one at a time, and what a row is made of is freed before the next: however many there
+//! are, they take the memory of one and what the tuplestore keeps (work_mem; the rest is on disk).
 
 use pgrx::callconv::RetAbi;
-use pgrx::htup::IntoHeapTuple;
-use pgrx::pg_sys;
 use pgrx::pgrx_sql_entity_graph::metadata::{
     ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
 };
+use pgrx::{IntoDatum, pg_sys};
+
+use crate::allocator;
+use crate::error::{Code, Error};
+use crate::scratch::Scratch;
 
 /// The rows of a `RETURNS TABLE`. `#[pg_extern]` knows the type by this name.
 pub struct TableIterator<'a, Row>(Box<dyn Iterator<Item = Row> + 'a>);
@@ -38,7 +44,7 @@ where
 }
 
 // SAFETY: follows the protocol of a set-returning function in materialize mode.
-unsafe impl<Row: IntoHeapTuple> RetAbi for TableIterator<'_, Row> {
+unsafe impl<Row: IntoColumns> RetAbi for TableIterator<'_, Row> {
     type Item = Row;
     type Ret = Self;
 
@@ -48,15 +54,15 @@ unsafe impl<Row: IntoHeapTuple> RetAbi for TableIterator<'_, Row> {
 
     unsafe fn box_ret_in_fcinfo(fcinfo: pg_sys::FunctionCallInfo, rows: Self) -> pg_sys::Datum {
         // SAFETY: InitMaterializedSRF checks that the caller takes a set and leaves the tuplestore
-        // and the description of its rows in resultinfo, for the length of the query. The tuples
-        // are formed after that description, and copied by the store.
+        // and the description of its rows in resultinfo, for the length of the query.
         unsafe {
             pg_sys::InitMaterializedSRF(fcinfo, 0);
             let result = &*(*fcinfo).resultinfo.cast::<pg_sys::ReturnSetInfo>();
+            refuse_other_columns::<Row>(result.setDesc);
+            let scratch = Scratch::new();
             for row in rows.0 {
-                let tuple = row.into_heap_tuple(result.setDesc);
-                pg_sys::tuplestore_puttuple(result.setResult, tuple);
-                pg_sys::heap_freetuple(tuple);
+                scratch.run(|| row.put(result.setResult, result.setDesc));
+                allocator::check();
             }
             (*fcinfo).isnull = true;
         }
@@ -66,4 +72,76 @@ unsafe impl<Row: IntoHeapTuple> RetAbi for TableIterator<'_, Row> {
     unsafe fn move_into_fcinfo_fcx(self, _: pg_sys::FunctionCallInfo) {}
 
     unsafe fn fill_fcinfo_fcx(&self, _: pg_sys::FunctionCallInfo) {}
+}
+
+/// A tuple whose members are the columns of a row.
+pub trait IntoColumns {
+    const COUNT: i32;
+
+    /// Append the row, which the store copies.
+    ///
+    /// # Safety
+    /// The description has as many columns, of these types, and the store is one of such rows.
+    unsafe fn put(self, store: *mut pg_sys::Tuplestorestate, description: pg_sys::TupleDesc);
+}
+
+macro_rules! columns {
+    ($($column:ident)+) => {
+        impl<$($column: IntoDatum),+> IntoColumns for ($($column,)+) {
+            const COUNT: i32 = [$(stringify!($column)),+].len() as i32;
+
+            #[allow(non_snake_case)]
+            unsafe fn put(
+                self,
+                store: *mut pg_sys::Tuplestorestate,
+                description: pg_sys::TupleDesc,
+            ) {
+                let ($($column,)+) = self;
+                let columns = [$($column.into_datum()),+];
+                let mut nulls = columns.map(|column| column.is_none());
+                let mut values = columns.map(|column| column.unwrap_or(pg_sys::Datum::null()));
+                // SAFETY: the caller vouches for the description; there is a value for each column.
+                unsafe {
+                    pg_sys::tuplestore_putvalues(
+                        store,
+                        description,
+                        values.as_mut_ptr(),
+                        nulls.as_mut_ptr(),
+                    );
+                }
+            }
+        }
+    };
+}
+
+macro_rules! columns_of_each_length {
+    ($first:ident) => { columns!($first); };
+    ($first:ident $($rest:ident)+) => {
+        columns!($first $($rest)+);
+        columns_of_each_length!($($rest)+);
+    };
+}
+
+columns_of_each_length!(A B C D E F G H I J K L M N O P Q R S T);
+
+/// The columns are those of the function as the database has it, which may be of another version than
+/// this library.
+///
+/// # Safety
+/// The description is one.
+unsafe fn refuse_other_columns<Row: IntoColumns>(description: pg_sys::TupleDesc) {
+    // SAFETY: as above.
+    let declared = unsafe { (*description).natts };
+    if declared != Row::COUNT {
+        Error::new(
+            Code::ObjectNotInPrerequisiteState,
+            "the extension queen_mq is of another version than its library",
+        )
+        .detail(format!(
+            "The function is declared to return {declared} columns; the library returns {}.",
+            Row::COUNT
+        ))
+        .hint("Run ALTER EXTENSION queen_mq UPDATE.")
+        .raise();
+    }
 }

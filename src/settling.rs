@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
 
 use queen_engine::cursor::Cursor;
 use queen_engine::lease::{Handle, LeaseId};
@@ -11,8 +12,10 @@ use queen_engine::settle::{
     DeadLetter, Named, Outcome, Policy, Refusal, Settlement, Status, extend, settle,
 };
 
+use crate::allocator;
 use crate::error::{Code, Error, Result};
 use crate::refusal::explain;
+use crate::scratch::Scratch;
 use crate::store::claim;
 use crate::store::clock::{self, Moment};
 use crate::store::cursor::{self, Located, Notice};
@@ -32,23 +35,24 @@ pub enum Target {
     All,
     Message(MessageId),
     /// All messages of the lease that carry it, in one partition.
-    Transaction(String),
+    Transaction(Rc<str>),
 }
 
 /// One statement of outcome.
 #[derive(Clone, Debug)]
 pub struct Item {
     pub target: Target,
-    pub partition: Option<String>,
+    pub partition: Option<Rc<str>>,
     pub status: Status,
-    pub error: Option<String>,
+    /// Shared by all of the call.
+    pub error: Option<Rc<str>>,
 }
 
 /// What became of one named message.
 #[derive(Clone, Debug)]
 pub struct Settled {
     pub message: MessageId,
-    pub partition: String,
+    pub partition: Rc<str>,
     /// Filled in where asked for.
     pub transaction_id: String,
     pub outcome: Outcome,
@@ -289,23 +293,27 @@ impl Locked {
         let places = self.places().0.iter();
         let here: Vec<&(Span, usize)> =
             places.filter(|(_, place)| self.held[*place].partition() == partition).collect();
-        let members: Spans = here.iter().map(|(span, _)| *span).collect();
         let queue = self.queue;
         let log = Log { queue, partition, group: 0, since: None, until: None, is_bare: false };
+        let mut names = Vec::new();
+        let scratch = Scratch::new();
         Under::new_snapshot(|under| {
-            let unpacked: HashMap<u64, _> = log
-                .segments(&members, under)
-                .into_iter()
-                .map(|stored| (stored.id(), stored.unpack()))
-                .collect();
-            let name = |message: MessageId, place: usize| {
-                let stored = unpacked.get(&message.segment())?;
-                Some((place, message, stored.transaction_id(message)))
-            };
-            let named = here
-                .into_iter()
-                .flat_map(|&(span, place)| span.messages().map(move |message| (message, place)));
-            Ok(named.filter_map(|(message, place)| name(message, place)).collect())
+            // Of one segment at a time, and not the payloads.
+            for run in here.chunk_by(|(one, _), (other, _)| one.segment == other.segment) {
+                let members: Spans = run.iter().map(|(span, _)| *span).collect();
+                scratch.run(|| {
+                    let found = log.segments(&members, under);
+                    let Some(unpacked) = found.first().map(|stored| stored.contents().names())
+                    else {
+                        return;
+                    };
+                    for &&(span, place) in run {
+                        names.extend(span.messages().map(|at| (place, at, unpacked.of(at))));
+                    }
+                });
+                allocator::check();
+            }
+            Ok(names)
         })
     }
 
@@ -350,6 +358,7 @@ impl Locked {
             Report { already: vec![0; items.len()], released: true, ..Report::default() };
         for ((held, plan), settlement) in self.held.iter().zip(plans).zip(done) {
             report.released &= settlement.released;
+            let partition: Rc<str> = held.partition().into();
             if let Some(item) = plan.rest {
                 report.already[item] += settlement.already;
             }
@@ -358,7 +367,7 @@ impl Locked {
             for &(message, outcome) in &settlement.outcomes {
                 report.settled.push(Settled {
                     message,
-                    partition: held.partition().to_owned(),
+                    partition: partition.clone(),
                     transaction_id: String::new(),
                     outcome,
                     item: item_of(&message),

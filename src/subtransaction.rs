@@ -1,25 +1,76 @@
 //! All or nothing inside the caller's transaction.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use pgrx::pg_sys;
 
+use crate::pg::guard::pin_search_path;
+
 /// Run `body` in a subtransaction: kept if it returns Ok, undone if it returns Err. An ERROR in it
-/// goes on to the caller's transaction, which undoes it with everything else.
+/// undoes it as well, and goes on to the caller's transaction: a subtransaction that stayed open would
+/// be the one that the caller's exception handler rolls back, in place of its own.
 pub fn all_or_nothing<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-    // SAFETY: the way PL languages run a block: memory context and resource owner are those of
-    // before, whichever way the subtransaction ends. SPI connections and snapshots that `body`
-    // left open on its way to an Err are closed by the rollback.
-    unsafe {
-        let context = pg_sys::CurrentMemoryContext;
-        let owner = pg_sys::CurrentResourceOwner;
-        pg_sys::BeginInternalSubTransaction(std::ptr::null());
-        pg_sys::MemoryContextSwitchTo(context);
+    let subtransaction = Subtransaction::begin();
+    // To keep it may fail as well. What is broken off halfway is undone.
+    let result = catch_unwind(AssertUnwindSafe(|| {
         let result = body();
-        match result {
-            Ok(_) => pg_sys::ReleaseCurrentSubTransaction(),
-            Err(_) => pg_sys::RollbackAndReleaseCurrentSubTransaction(),
+        if result.is_ok() {
+            subtransaction.keep();
         }
-        pg_sys::MemoryContextSwitchTo(context);
-        pg_sys::CurrentResourceOwner = owner;
         result
+    }));
+    if !matches!(result, Ok(Ok(_))) {
+        subtransaction.undo();
+    }
+    result.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Run `body` in a subtransaction, and undo it in any case: for what it waits for.
+pub fn undone<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    match all_or_nothing(|| Err::<(), _>(body())) {
+        Err(result) => result,
+        Ok(()) => unreachable!("the body has returned Err"),
+    }
+}
+
+/// One that has been begun. Memory context and resource owner are those of before, whichever way it
+/// ends, as PL languages run a block. SPI connections and snapshots that were left open in it are closed
+/// when it is undone.
+struct Subtransaction {
+    context: pg_sys::MemoryContext,
+    owner: pg_sys::ResourceOwner,
+}
+
+impl Subtransaction {
+    fn begin() -> Self {
+        pin_search_path();
+        // SAFETY: in a transaction; ended by `keep` or `undo`.
+        unsafe {
+            let before =
+                Self { context: pg_sys::CurrentMemoryContext, owner: pg_sys::CurrentResourceOwner };
+            pg_sys::BeginInternalSubTransaction(std::ptr::null());
+            pg_sys::MemoryContextSwitchTo(before.context);
+            before
+        }
+    }
+
+    fn keep(&self) {
+        // SAFETY: it is the innermost one.
+        unsafe { pg_sys::ReleaseCurrentSubTransaction() };
+        self.leave();
+    }
+
+    fn undo(&self) {
+        // SAFETY: it is the innermost one, also after an ERROR, which has been copied by then.
+        unsafe { pg_sys::RollbackAndReleaseCurrentSubTransaction() };
+        self.leave();
+    }
+
+    fn leave(&self) {
+        // SAFETY: both are older than the subtransaction, and outlive it.
+        unsafe {
+            pg_sys::MemoryContextSwitchTo(self.context);
+            pg_sys::CurrentResourceOwner = self.owner;
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Tidying up, in steps. Everything is right without it; it keeps tables small, moves timers on
 //! where nobody pops, and deletes messages by their age.
 
+use crate::datum::random;
 use crate::error::Result;
 use crate::folding;
 use crate::retaining;
@@ -11,7 +12,7 @@ use crate::store::queue::{self, Queue};
 use crate::store::spi::Under;
 use crate::store::sweep::{self, PASSES, Step};
 use crate::store::unit::Unit;
-use crate::store::{claim, discovery, receipt, snapshot, timer};
+use crate::store::{claim, discovery, locks, receipt, snapshot, timer};
 use crate::timing;
 
 /// Timers, or leases, dealt with in one step.
@@ -65,10 +66,20 @@ impl Task {
         match self {
             Task::Markers => Ok(sweep::markers(now)),
             Task::Pass(place) => Ok(PASSES[place].step(now)),
-            Task::Orphans => Ok(sweep::orphans()),
+            Task::Orphans => {
+                sweep::owner();
+                Ok(sweep::orphans())
+            }
             Task::Timers | Task::Leases | Task::Claims | Task::Messages => {
                 let mut all = Step::default();
-                for queue in Under::new_snapshot(queue::all)? {
+                let mut queues = Under::new_snapshot(queue::all)?;
+                // Beginning anywhere: what one transaction locks is bounded, and the first ones would
+                // always use it up.
+                if queues.len() > locks::spare() {
+                    let first = random() as usize % queues.len();
+                    queues.rotate_left(first);
+                }
+                for queue in queues {
                     let done = self.step_of(&queue)?;
                     all.removed += done.removed;
                     all.goes_on |= done.goes_on;

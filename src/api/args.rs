@@ -1,10 +1,13 @@
 //! Arguments: what is accepted, and what is refused with 22023.
 
-use pgrx::datum::Interval;
-use pgrx::{FromDatum, pg_sys};
+use std::rc::Rc;
 
-use crate::datum::Jsonb;
-use crate::error::{Error, Result};
+use pgrx::FromDatum;
+use pgrx::datum::Interval;
+
+use crate::allocator;
+use crate::datum::{Array, Elements, JsonText, Jsonb};
+use crate::error::{Error, Result, cut};
 use crate::store::clock::{self, HOUR};
 use crate::store::group::QUEUE_MODE;
 use crate::store::queue::UNORDERED;
@@ -125,47 +128,116 @@ pub fn lease_time(value: Interval) -> Result<i64> {
     length("lease_time", value, 1, LEASE_TIME_MAX, "more than 0, at most 12 hours")
 }
 
+/// How much an argument may bring along. Rust can't be refused memory, so what a caller sizes is looked
+/// at before it is fetched, decompressed or taken apart.
+pub struct Bounds {
+    pub count: usize,
+    /// Of the whole, as PostgreSQL holds it, without compression.
+    pub bytes: usize,
+}
+
+const MIB: usize = 1024 * 1024;
+
+/// Messages of one push. Ten times what bulk loads are done with; the bytes are in memory once as the
+/// argument, besides some hundred bytes a message.
+pub const MESSAGES: Bounds = Bounds { count: 1_000_000, bytes: 256 * MIB };
+/// The same as JSON, which is in memory as text and taken apart as well.
+pub const JSON_MESSAGES: Bounds = Bounds { count: MESSAGES.count, bytes: 64 * MIB };
+/// Messages named in one settlement: a lease holds 10,000 at most, and may be given their names with
+/// repetitions. Each is a transaction_id of 1024 bytes and its header at most.
+pub const NAMES: Bounds = Bounds { count: 100_000, bytes: 104 * MIB };
+/// Results of a settlement, and a bundle's operations and timers.
+pub const STATEMENTS: Bounds = Bounds { count: NAMES.count, bytes: 64 * MIB };
+/// A bundle's operations on markers, of which 64 are carried out: the largest values, twice.
+pub const MARKERS: Bounds = Bounds { count: 10_000, bytes: 8 * MIB };
+/// Keys of markers that are read at once: with the largest values they are 64 MiB and more.
+pub const KEYS: Bounds = Bounds { count: 10_000, bytes: 8 * MIB };
+/// Leases that a bundle requires.
+pub const LEASES: Bounds = Bounds { count: 10_000, bytes: MIB };
+/// Options by their names.
+pub const OPTIONS: Bounds = Bounds { count: 100, bytes: 64 * 1024 };
+
+/// What `error` says is kept with each dead letter of the call, and may be a stack trace.
+const ERROR_MAX: usize = 8 * 1024;
+
+/// The text of an error, shared by all messages of the call; what is longer than 8 KiB is cut.
+pub fn error_text(text: &str) -> Rc<str> {
+    cut(text, ERROR_MAX).into()
+}
+
+/// What came in the place of a name, as far as a message is to quote it.
+pub fn quoted(text: &str) -> &str {
+    cut(text, NAME_MAX)
+}
+
+fn within_bytes(what: &str, bytes: usize, bounds: &Bounds) -> Result<()> {
+    if bytes <= bounds.bytes {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        format!("{what} is too large"),
+        format!("It takes {bytes} bytes."),
+        format!("Pass at most {} bytes in one call; call several times.", bounds.bytes),
+    ))
+}
+
+fn within_count(what: &str, count: usize, bounds: &Bounds) -> Result<()> {
+    if count <= bounds.count {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        format!("{what} has too many elements"),
+        format!("It has {count}."),
+        format!("Pass at most {} in one call; call several times.", bounds.count),
+    ))
+}
+
+/// A JSON argument within its bounds, as text; and the number of its elements, if it is an array.
+pub fn json_text(what: &str, value: Jsonb, bounds: &Bounds) -> Result<(JsonText, usize)> {
+    within_bytes(what, value.size(), bounds)?;
+    let count = value.array_length().unwrap_or(0);
+    within_count(what, count, bounds)?;
+    Ok((value.to_text(), count))
+}
+
 /// The elements of an array, which must have one dimension.
-pub fn elements<T: FromDatum>(
-    what: &str,
-    elements: Option<Vec<Option<pg_sys::Datum>>>,
-) -> Result<Vec<Option<T>>> {
-    let elements = elements.ok_or_else(|| {
-        Error::invalid(
+pub fn elements(what: &str, array: impl Array, bounds: &Bounds) -> Result<Elements> {
+    within_bytes(what, array.size(), bounds)?;
+    let array = array.open();
+    if array.dimensions > 1 {
+        return Err(Error::invalid(
             format!("{what} must be a one-dimensional array"),
             "It has more dimensions.",
             "Flatten it.",
-        )
-    })?;
-    // SAFETY: T is the array's element type, and the copy the elements lie in is not freed.
-    Ok(elements.into_iter().map(|e| e.and_then(|d| unsafe { T::from_datum(d, false) })).collect())
+        ));
+    }
+    within_count(what, array.count, bounds)?;
+    Ok(array.elements())
 }
 
 /// The elements of an array, none of which may be NULL; None for no array.
 pub fn given_elements<T: FromDatum>(
     what: &str,
-    array: Option<Option<Vec<Option<pg_sys::Datum>>>>,
+    array: Option<impl Array>,
+    bounds: &Bounds,
 ) -> Result<Option<Vec<T>>> {
     let Some(array) = array else { return Ok(None) };
-    let found: Option<Vec<T>> = elements(what, array)?.into_iter().collect();
-    let found = found.ok_or_else(|| {
+    let found = elements(what, array, bounds)?;
+    let null = || {
         Error::invalid(
             format!("{what} must not contain NULL"),
             "An element is NULL.",
             "Name each message.",
         )
-    })?;
-    Ok(Some(found))
+    };
+    let each = found.iter::<T>().map(|element| element.ok_or_else(null));
+    allocator::list(found.len(), each).map(Some)
 }
 
-/// The elements of an array that goes beside another of `count` elements; NULLs where there is none.
-pub fn parallel<T: FromDatum>(
-    what: &str,
-    array: Option<Option<Vec<Option<pg_sys::Datum>>>>,
-    count: usize,
-) -> Result<Vec<Option<T>>> {
-    let Some(array) = array else { return Ok((0..count).map(|_| None).collect()) };
-    let found = elements(what, array)?;
+/// The elements of an array that goes beside another of `count` elements; none for no array.
+pub fn parallel(what: &str, array: Option<impl Array>, count: usize) -> Result<Elements> {
+    let Some(array) = array else { return Ok(Elements::none()) };
+    let found = elements(what, array, &MESSAGES)?;
     if found.len() == count {
         return Ok(found);
     }
@@ -181,7 +253,7 @@ pub fn ordering(name: &str) -> Result<()> {
     match name {
         "partition" | UNORDERED => Ok(()),
         other => Err(Error::invalid(
-            format!("unknown ordering \"{other}\""),
+            format!("unknown ordering \"{}\"", quoted(other)),
             "A queue is ordered by partition or not at all.",
             "Use 'partition' or 'none'.",
         )),

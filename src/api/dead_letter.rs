@@ -4,13 +4,13 @@ use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
 use super::args;
+use super::call::Call;
 use super::group::{hold, no_such_group};
 use super::push::push_again;
 use crate::error::{Code, Error, OrRaise};
 use crate::rows::TableIterator;
 use crate::store::clock;
 use crate::store::dead_letter;
-use crate::store::spi::connected;
 
 /// Move a dead letter to the tail of its partition, for its own group alone: payload, headers and
 /// transaction_id stay, attempts and failures start anew, and the dedup window is not asked.
@@ -21,16 +21,16 @@ use crate::store::spi::connected;
 ///
 /// Transaction: takes effect when the caller commits. Waits for a transaction that is replaying or
 /// purging the same dead letter, or that is purging the queue or changing its `ordering`.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_dead_letter_replay(
+    call: Call,
     dead_letter_id: Option<i64>,
 ) -> TableIterator<'static, (name!(message_id, i64), name!(transaction_id, String))> {
     let pushed = (|| {
         let id = args::required("dead_letter_id", dead_letter_id)?;
-        connected(|| {
+        call.write(|| {
             let letter = dead_letter::take(id).ok_or_else(|| no_such_letter(id))?;
-            let (queue, group) = hold(&letter.queue, &letter.group, false)?;
+            let (queue, group) = hold(&letter.queue, &letter.group, true)?;
             let queue = queue.ok_or_else(|| Error::no_such_queue(&letter.queue))?;
             let group = group.ok_or_else(|| no_such_group(&letter.queue, &letter.group))?;
             Ok((push_again(&queue, &group, &letter), letter.transaction_id))
@@ -53,9 +53,9 @@ fn no_such_letter(id: i64) -> Error {
 ///
 /// Transaction: takes effect when the caller commits. Waits for transactions that are replaying or
 /// purging one of them.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_dead_letter_purge(
+    call: Call,
     queue: Option<&str>,
     consumer_group: default!(Option<&str>, "NULL"),
     older_than: default!(Option<Interval>, "NULL"),
@@ -66,7 +66,7 @@ fn queen_dead_letter_purge(
         let group = group.transpose()?;
         let age = older_than.map(|age| args::length("older_than", age, 1, i64::MAX, "more than 0"));
         let before = age.transpose()?.map(|age| clock::now().saturating_sub(age));
-        connected(|| Ok(dead_letter::purge(queue, group, before)))
+        call.write(|| Ok(dead_letter::purge(queue, group, before)))
     })()
     .or_raise()
 }

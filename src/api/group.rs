@@ -4,6 +4,7 @@ use pgrx::datum::TimestampWithTimeZone;
 use pgrx::prelude::*;
 
 use super::args;
+use super::call::Call;
 use super::register::{Mode, Registration};
 use crate::error::{Code, Error, OrRaise, Result};
 use crate::moving;
@@ -12,9 +13,9 @@ use crate::store::clock;
 use crate::store::cursor;
 use crate::store::group::{Group, Patience, QUEUE_MODE};
 use crate::store::identity;
+use crate::store::locks;
 use crate::store::lookup;
 use crate::store::queue::Queue;
-use crate::store::spi::connected;
 
 /// Register `consumer_group` on `queue`, by name: the queue need not exist. `mode` 'new' reads what
 /// commits after the snapshot of this call, 'all' everything retained; `start_at` reads what was
@@ -25,9 +26,9 @@ use crate::store::spi::connected;
 ///
 /// Transaction: the group exists for others when the caller commits. Waits for a transaction that
 /// is registering the same group.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_subscribe(
+    call: Call,
     queue: Option<&str>,
     consumer_group: Option<&str>,
     mode: default!(Option<&str>, "'new'"),
@@ -39,7 +40,7 @@ fn queen_subscribe(
         let group = args::name("consumer_group", consumer_group)?;
         let mode = Mode::parse(mode, start_at)?;
         ordering.map(args::ordering).transpose()?;
-        connected(|| {
+        call.write(|| {
             let (found, existing) = lookup::queue_and_group(queue, group)?;
             if found.is_none() && !settings::auto_create() {
                 return Err(Error::no_such_queue(queue));
@@ -64,14 +65,14 @@ fn queen_subscribe(
 /// Errors: 22023; 40001 in REPEATABLE READ.
 ///
 /// Transaction: takes effect when the caller commits. Waits for transactions of the group that have
-/// popped or settled and not ended, and for those that purge the queue or change its `ordering`.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
-fn queen_unsubscribe(queue: Option<&str>, consumer_group: Option<&str>) -> bool {
+/// popped or settled and not ended, and for those that purge the queue or change its `ordering`;
+/// meanwhile others go on.
+#[pg_extern]
+fn queen_unsubscribe(call: Call, queue: Option<&str>, consumer_group: Option<&str>) -> bool {
     (|| {
         let queue = args::name("queue", queue)?;
         let group = args::group(consumer_group)?;
-        connected(|| match hold(queue, group, false)? {
+        call.write(|| match hold(queue, group, true)? {
             (_, None) => Ok(false),
             (found, Some(group)) => {
                 moving::unsubscribe(found.as_ref(), &group)?;
@@ -91,10 +92,11 @@ fn queen_unsubscribe(queue: Option<&str>, consumer_group: Option<&str>) -> bool 
 /// queue or group; 40001 in REPEATABLE READ.
 ///
 /// Transaction: takes effect when the caller commits. Waits for transactions of the group that have
-/// popped or settled and not ended, and for those that purge the queue or change its `ordering`.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+/// popped or settled and not ended, and for those that purge the queue or change its `ordering`;
+/// meanwhile others go on. Other groups are not concerned.
+#[pg_extern]
 fn queen_seek(
+    call: Call,
     queue: Option<&str>,
     consumer_group: Option<&str>,
     to_position: default!(Option<&str>, "NULL"),
@@ -106,15 +108,20 @@ fn queen_seek(
         let group_name = args::group(consumer_group)?;
         let partition = partition.map(|name| args::name("partition", Some(name))).transpose()?;
         let mode = destination(to_position, to_time)?;
-        connected(|| {
-            let (queue, group) = hold(name, group_name, true)?;
-            let queue = queue.ok_or_else(|| Error::no_such_queue(name))?;
-            let group = group.ok_or_else(|| no_such_group(name, group_name))?;
-            match partition {
-                None => Ok(moving::seek(&queue, &group, mode)? as i32),
-                Some(partition) => {
-                    Ok(moving::seek_partition(&queue, &group, partition, mode)? as i32)
+        call.write(|| {
+            loop {
+                let (queue, group) = hold(name, group_name, false)?;
+                let queue = queue.ok_or_else(|| Error::no_such_queue(name))?;
+                let group = group.ok_or_else(|| no_such_group(name, group_name))?;
+                let moved = match partition {
+                    None => moving::seek(&queue, &group, mode)?,
+                    Some(partition) => moving::seek_partition(&queue, &group, partition, mode)?,
+                };
+                if let Some(moved) = moved {
+                    return Ok(moved as i32);
                 }
+                cursor::moved_on()?;
+                pgrx::check_for_interrupts!();
             }
         })
     })()
@@ -127,7 +134,7 @@ fn destination(position: Option<&str>, time: Option<TimestampWithTimeZone>) -> R
         (Some("end"), None) => Ok(Mode::New),
         (None, Some(at)) => Ok(Mode::From(at)),
         (Some(other), None) => Err(Error::invalid(
-            format!("unknown position \"{other}\""),
+            format!("unknown position \"{}\"", args::quoted(other)),
             "A typing error must not replay or skip a log.",
             "Use 'start' or 'end', or give to_time.",
         )),
@@ -139,15 +146,15 @@ fn destination(position: Option<&str>, time: Option<TimestampWithTimeZone>) -> R
     }
 }
 
-/// The queue and the group. Nobody makes the group another one, nor changes how it is read, before the
-/// end of this transaction: `alone`, nobody reads a partition for the first time either.
-pub fn hold(queue: &str, group: &str, alone: bool) -> Result<(Option<Queue>, Option<Group>)> {
+/// The queue and the group. Nobody purges or removes the queue, nor changes how the group is read, before
+/// the end of this transaction; and nobody moves the group as a whole, if it is to `stay`.
+pub fn hold(queue: &str, group: &str, stays: bool) -> Result<(Option<Queue>, Option<Group>)> {
     loop {
         let found = lookup::queue_and_group(queue, group)?;
         let (Some(queue), Some(group)) = &found else { return Ok(found) };
-        match alone && !group.is_ordered(&queue.options) {
-            true => cursor::prevent_all(queue.id),
-            false => cursor::read_first(queue.id),
+        locks::first_reads(queue.id).share();
+        if stays {
+            locks::first_reads_of(group.id).share();
         }
         if lookup::is_current(queue, group)? {
             return Ok(found);

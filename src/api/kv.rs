@@ -25,11 +25,13 @@ use pgrx::prelude::*;
 use queen_engine::kv::{self, Expect, Micros, Name, Ttl};
 
 use super::args;
+use super::call::Call;
+use crate::allocator;
 use crate::datum::{Jsonb, Numeric, ResultContext, TextArray};
-use crate::error::{Error, OrRaise, Result};
+use crate::error::{Error, OrRaise, Result, cut};
 use crate::rows::TableIterator;
+use crate::store::clock;
 use crate::store::marker::{self, Held, KvOp};
-use crate::store::{clock, spi};
 
 extension_sql_file!(
     "../../sql/marker.sql",
@@ -56,9 +58,9 @@ extension_sql_file!(
 /// standby.
 ///
 /// Source: API.md, Key/value markers.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_kv_get(
+    call: Call,
     ns: Option<&str>,
     key: Option<&str>,
 ) -> TableIterator<
@@ -75,7 +77,7 @@ fn queen_kv_get(
     let context = ResultContext::here();
     let read = || {
         let name = name(ns, key)?;
-        let held = spi::connected(|| Ok(marker::get(name, clock::now(), context)))?;
+        let held = call.read(|| Ok(marker::get(name, clock::now(), context)))?;
         Ok(looked_up(name.key(), held))
     };
     TableIterator::once(read().or_raise())
@@ -90,9 +92,9 @@ fn queen_kv_get(
 /// statement's snapshot, takes no lock and no transaction id; works on a standby.
 ///
 /// Source: API.md, Key/value markers; Ranges.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_kv_get_many(
+    call: Call,
     ns: Option<&str>,
     keys: Option<TextArray>,
 ) -> TableIterator<
@@ -112,7 +114,7 @@ fn queen_kv_get_many(
         kv::check_ns(ns)?;
         let keys = wanted(args::required("keys", keys)?)?;
         let names = keys.iter().map(String::as_str).collect();
-        let held = spi::connected(|| Ok(marker::get_many(ns, names, clock::now(), context)))?;
+        let held = call.read(|| Ok(marker::get_many(ns, names, clock::now(), context)))?;
         Ok(keys.iter().zip(held).map(|(key, held)| looked_up(key, held)).collect::<Vec<_>>())
     };
     TableIterator::new(read().or_raise())
@@ -127,9 +129,9 @@ fn queen_kv_get_many(
 /// standby. Visits only the part of the primary key that has the prefix.
 ///
 /// Source: API.md, Key/value markers.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_kv_list(
+    call: Call,
     ns: Option<&str>,
     prefix: default!(Option<&str>, "''"),
     after: default!(Option<&str>, "NULL"),
@@ -148,9 +150,11 @@ fn queen_kv_list(
     let read = || {
         let ns = args::required("ns", ns)?;
         kv::check_ns(ns)?;
-        let range = kv::range(prefix.unwrap_or(""), after);
+        // No key is longer than this, so more of the text decides nothing.
+        let short = |text| cut(text, 2 * kv::MAX_KEY_BYTES);
+        let range = kv::range(short(prefix.unwrap_or("")), after.map(short));
         let max_rows = kv::check_max_rows(max_rows.unwrap_or(100))?;
-        spi::connected(|| Ok(marker::list(ns, &range, max_rows, clock::now(), context)))
+        call.read(|| Ok(marker::list(ns, &range, max_rows, clock::now(), context)))
     };
     TableIterator::new(read().or_raise().into_iter().map(|(key, held)| {
         let (expires_at, updated_at) =
@@ -168,9 +172,9 @@ fn queen_kv_list(
 /// Reasons: `exists` (expect 0), `absent` and `version` (expect a version). Errors: 22023, QN010.
 ///
 /// Source: API.md, Key/value markers; fine print 13.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_kv_put(
+    call: Call,
     ns: Option<&str>,
     key: Option<&str>,
     value: Option<Jsonb>,
@@ -187,7 +191,7 @@ fn queen_kv_put(
         name!(reason, Option<&'static str>),
     ),
 > {
-    TableIterator::once(write(ns, key, required, |now| {
+    TableIterator::once(write(call, ns, key, required, |now| {
         let expires_at = expiry(ttl, forever, now)?;
         KvOp::put(args::required("value", value)?, expires_at, Expect::new(expect)?)
     }))
@@ -201,9 +205,9 @@ fn queen_kv_put(
 /// Reasons: `exists`. Errors: 22023, QN010.
 ///
 /// Source: API.md, Key/value markers; fine print 13.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_kv_put_if_absent(
+    call: Call,
     ns: Option<&str>,
     key: Option<&str>,
     value: Option<Jsonb>,
@@ -219,7 +223,7 @@ fn queen_kv_put_if_absent(
         name!(reason, Option<&'static str>),
     ),
 > {
-    TableIterator::once(write(ns, key, required, |now| {
+    TableIterator::once(write(call, ns, key, required, |now| {
         let expires_at = expiry(ttl, forever, now)?;
         KvOp::put(args::required("value", value)?, expires_at, Expect::Absent)
     }))
@@ -232,9 +236,9 @@ fn queen_kv_put_if_absent(
 /// Reasons: `absent`, `version`, `exists` (expect 0). Errors: 22023, QN010.
 ///
 /// Source: API.md, Key/value markers; fine print 13.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_kv_delete(
+    call: Call,
     ns: Option<&str>,
     key: Option<&str>,
     expect: default!(Option<i64>, "NULL"),
@@ -248,7 +252,7 @@ fn queen_kv_delete(
         name!(reason, Option<&'static str>),
     ),
 > {
-    TableIterator::once(write(ns, key, required, |_| Ok(KvOp::delete(Expect::new(expect)?))))
+    TableIterator::once(write(call, ns, key, required, |_| Ok(KvOp::delete(Expect::new(expect)?))))
 }
 
 /// Add to a marker that is a number; one that is not there counts as zero.
@@ -261,10 +265,10 @@ fn queen_kv_delete(
 /// numbers, min > max, and a sum that a marker can't hold), QN010.
 ///
 /// Source: API.md, Key/value markers; fine print 13.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 #[allow(clippy::too_many_arguments)]
 fn queen_kv_incr(
+    call: Call,
     ns: Option<&str>,
     key: Option<&str>,
     delta: default!(Option<AnyNumeric>, "1"),
@@ -282,7 +286,7 @@ fn queen_kv_incr(
         name!(reason, Option<&'static str>),
     ),
 > {
-    TableIterator::once(write(ns, key, required, |now| {
+    TableIterator::once(write(call, ns, key, required, |now| {
         let expires_at = expiry(ttl, forever, now)?;
         let delta = Numeric(delta.unwrap_or_else(|| AnyNumeric::from(1)));
         KvOp::incr(delta, min.map(Numeric), max.map(Numeric), expires_at)
@@ -299,9 +303,9 @@ fn queen_kv_incr(
 /// Reasons: `exists`, `absent`, `version`. Errors: 22023, QN010.
 ///
 /// Source: API.md, Key/value markers; fine print 13.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_kv_check(
+    call: Call,
     ns: Option<&str>,
     key: Option<&str>,
     expect: Option<i64>,
@@ -315,7 +319,7 @@ fn queen_kv_check(
         name!(reason, Option<&'static str>),
     ),
 > {
-    TableIterator::once(write(ns, key, required, |_| {
+    TableIterator::once(write(call, ns, key, required, |_| {
         Ok(KvOp::check(Expect::new(Some(args::required("expect", expect)?))?))
     }))
 }
@@ -324,6 +328,7 @@ type Written = (bool, Option<Jsonb>, Option<i64>, Option<&'static str>);
 
 /// Everything is checked before anything is read or written.
 fn write(
+    call: Call,
     ns: Option<&str>,
     key: Option<&str>,
     required: Option<bool>,
@@ -334,7 +339,7 @@ fn write(
         let now = clock::now();
         let name = name(ns, key)?;
         let op = op(now)?;
-        let outcome = spi::connected(|| marker::apply(name, &op, now, context))?;
+        let outcome = call.write_if_needed(|| marker::apply(name, &op, now, context))?;
         if required == Some(true) && !outcome.applied {
             return Err(outcome.precondition(name));
         }
@@ -374,7 +379,9 @@ fn name<'a>(ns: Option<&'a str>, key: Option<&'a str>) -> Result<Name<'a>> {
 
 /// The keys of an array, each of them a good one.
 fn wanted(keys: TextArray) -> Result<Vec<String>> {
-    let keys: Option<Vec<String>> = args::elements("keys", keys.elements())?.into_iter().collect();
+    let keys = args::elements("keys", keys, &args::KEYS)?;
+    allocator::ensure(keys.len() * (kv::MAX_KEY_BYTES + 100))?;
+    let keys: Option<Vec<String>> = keys.iter().collect();
     let keys = keys.ok_or_else(|| {
         Error::invalid("keys must not contain NULL", "An element is NULL.", "Name each marker.")
     })?;

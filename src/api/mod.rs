@@ -2,6 +2,7 @@
 
 mod args;
 pub mod bundle;
+mod call;
 pub mod dead_letter;
 pub mod group;
 mod json;
@@ -11,6 +12,7 @@ pub mod push;
 pub mod queue;
 pub mod register;
 pub mod settle;
+mod signatures;
 pub mod sweep;
 pub mod timer;
 pub mod wait;

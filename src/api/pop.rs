@@ -10,6 +10,7 @@ use pgrx::prelude::*;
 use queen_engine::discovery::Discovery;
 
 use super::args;
+use super::call::Call;
 use super::register::{Mode, Registration};
 use crate::datum::{Jsonb, ResultContext};
 use crate::error::{Error, OrRaise, Result};
@@ -20,8 +21,8 @@ use crate::store::discovery;
 use crate::store::group::{Group, QUEUE_MODE};
 use crate::store::lookup::{self, ForPop};
 use crate::store::queue::Queue;
-use crate::store::spi::{Under, connected};
-use crate::taking::{Delivery, Taking, Wanted};
+use crate::store::spi::Under;
+use crate::taking::{Delivery, Taking, Unpacking, Wanted};
 use crate::timing;
 use crate::wait::Wait;
 use crate::waiters::Topic;
@@ -50,9 +51,9 @@ struct Request<'a> {
 /// Transaction: the lease is given when the caller commits and leaves no trace if it rolls back.
 /// A pop that finds nothing writes nothing and takes no transaction id.
 #[allow(clippy::too_many_arguments, clippy::type_complexity)]
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_pop(
+    call: Call,
     queue: Option<&str>,
     consumer_group: default!(Option<&str>, "NULL"),
     batch: default!(Option<i32>, "1"),
@@ -100,15 +101,17 @@ fn queen_pop(
     .or_raise();
     let queue = request.queue.to_owned();
     let group = (request.group != QUEUE_MODE).then(|| request.group.to_owned());
-    let deliveries = pop(&request).or_raise();
+    let deliveries = pop(call, &request).or_raise();
+    let mut unpacking = Unpacking::new();
     TableIterator::new(deliveries.into_iter().map(move |d| {
+        let (transaction_id, payload, headers) = unpacking.message(&d).or_raise();
         (
             queue.clone(),
-            d.partition,
+            d.partition.to_string(),
             d.message.to_sql(),
-            d.transaction_id,
-            d.payload,
-            d.headers,
+            transaction_id,
+            payload,
+            headers,
             clock::timestamp(d.created_at),
             group.clone(),
             d.attempt as i32,
@@ -119,13 +122,13 @@ fn queen_pop(
 }
 
 /// Pop now, or as soon as there is something within the time to wait.
-fn pop(request: &Request<'_>) -> Result<Vec<Delivery>> {
+fn pop(call: Call, request: &Request<'_>) -> Result<Vec<Delivery>> {
     let results = ResultContext::here();
     let mut wait = Wait::until(clock::now() + request.wait);
     let mut newcomer = Newcomer::Unknown;
     loop {
         let last = wait.is_over();
-        let look = connected(|| attempt(request, &mut newcomer, last, results))?;
+        let look = call.write(|| attempt(request, &mut newcomer, last, results))?;
         if last || look.has_moved || !look.deliveries.is_empty() {
             return Ok(look.deliveries);
         }

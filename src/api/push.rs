@@ -4,6 +4,7 @@
 //! transaction_id, or creating the queue. The transaction gets its xid first, then ids are drawn,
 //! then rows are written: on this order the readers rely (see `queen_engine::holes`).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
@@ -14,6 +15,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::args;
+use super::call::Call;
+use crate::allocator;
 use crate::batch::push_to;
 use crate::datum::{Jsonb, JsonbArray, TextArray};
 use crate::depth;
@@ -27,7 +30,6 @@ use crate::store::queue::{self, Queue};
 use crate::store::replay::{self, Replay};
 use crate::store::segment::{self, NewSegment};
 use crate::store::snapshot;
-use crate::store::spi::connected;
 use crate::timing;
 use crate::waiters::{self, Topic};
 
@@ -111,9 +113,9 @@ pub const DEFAULT_PARTITION: &str = "Default";
 /// Transaction: the message is delivered after the caller commits, and in the order of the pushes
 /// of one session and of transactions that follow each other. Nobody waits for this push but one
 /// with the same transaction_id.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_push(
+    call: Call,
     queue: Option<&str>,
     payload: Option<Jsonb>,
     partition: default!(Option<&str>, "'Default'"),
@@ -129,8 +131,8 @@ fn queen_push(
         let message = message(&to, payload, transaction_id, headers)?;
         let delay = delay.map(|delay| args::length("delay", delay, 0, YEAR, "0 to one year"));
         match delay.transpose()?.unwrap_or(0) {
-            0 => connected(|| push(&[&message])),
-            delay => connected(|| {
+            0 => call.write(|| push(&[&message])),
+            delay => call.write(|| {
                 let queue = find_queue(&message.to.queue)?;
                 depth::admit(&queue, 1)?;
                 Ok(vec![timing::push_later(&queue, &message, delay)?])
@@ -144,10 +146,10 @@ fn queen_push(
 /// Append messages to one partition of `queue` in one call, in the order of `payloads`.
 /// `transaction_ids` and `headers`, where given, have one element for each payload. Returns a row
 /// for each, `ordinal` from 1. Of two equal transaction_ids in the call the first wins, whatever
-/// the dedup window. Otherwise as `queen_push`.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+/// the dedup window. Up to 1,000,000 messages and 256 MiB. Otherwise as `queen_push`.
+#[pg_extern]
 fn queen_push_batch(
+    call: Call,
     queue: Option<&str>,
     payloads: Option<JsonbArray>,
     partition: default!(Option<&str>, "'Default'"),
@@ -164,30 +166,30 @@ fn queen_push_batch(
 > {
     let pushed = (|| {
         let to = Destination::of(queue, partition)?;
-        let payloads = args::required("payloads", payloads)?.elements();
-        let payloads = args::elements("payloads", payloads)?;
+        let payloads = args::required("payloads", payloads)?;
+        let payloads = args::elements("payloads", payloads, &args::MESSAGES)?;
         let count = payloads.len();
-        let ids = transaction_ids.map(TextArray::elements);
-        let ids = args::parallel::<String>("transaction_ids", ids, count)?;
-        let headers = args::parallel("headers", headers.map(JsonbArray::elements), count)?;
-        let messages = payloads
-            .into_iter()
-            .zip(ids)
-            .zip(headers)
-            .map(|((payload, id), headers)| message(&to, payload, id.as_deref(), headers))
-            .collect::<Result<Vec<_>>>()?;
-        connected(|| push(&messages.iter().collect::<Vec<_>>()))
+        let ids = args::parallel("transaction_ids", transaction_ids, count)?;
+        let headers = args::parallel("headers", headers, count)?;
+        let one = |at| {
+            let (payload, headers) = (payloads.get(at), headers.get(at));
+            // SAFETY: an element of a text array, which lives as long as the call.
+            let id = ids.get(at).and_then(|id| unsafe { <&str>::from_datum(id, false) });
+            message(&to, payload.map(Jsonb::new), id, headers.map(Jsonb::new))
+        };
+        let messages = allocator::list(count, (0..count).map(one))?;
+        call.write(|| push_all(&messages))
     })()
     .or_raise();
     rows(pushed)
 }
 
 /// Append messages to several queues and partitions in one call. `items` is an array of objects
-/// `{"queue", "payload", "partition"?, "transactionId"?, "headers"?}`. Otherwise as
-/// `queen_push_batch`.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+/// `{"queue", "payload", "partition"?, "transactionId"?, "headers"?}`; up to 64 MiB of them. Otherwise
+/// as `queen_push_batch`.
+#[pg_extern]
 fn queen_push_items(
+    call: Call,
     items: Option<Jsonb>,
 ) -> TableIterator<
     'static,
@@ -199,10 +201,12 @@ fn queen_push_items(
     ),
 > {
     let pushed = (|| {
-        let text = args::required("items", items)?.to_text();
+        let items = args::required("items", items)?;
+        let text = super::json::text("items", items, &args::JSON_MESSAGES)?;
         let items: Vec<Item> = super::json::parse("items", &text)?;
-        let messages = items.into_iter().map(Item::message).collect::<Result<Vec<_>>>()?;
-        connected(|| push(&messages.iter().collect::<Vec<_>>()))
+        let messages = allocator::list(items.len(), items.into_iter().map(Item::message))?;
+        drop(text);
+        call.write(|| push_all(&messages))
     })()
     .or_raise();
     rows(pushed)
@@ -230,17 +234,22 @@ fn rows(pushed: Vec<Pushed>) -> Rows {
 /// An item of `queen_push_items`, and a push in a bundle.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Item {
-    pub queue: String,
-    pub payload: Box<RawValue>,
-    pub partition: Option<String>,
-    pub transaction_id: Option<String>,
-    pub headers: Option<Box<RawValue>>,
+pub struct Item<'a> {
+    #[serde(borrow)]
+    pub queue: Cow<'a, str>,
+    #[serde(borrow)]
+    pub payload: &'a RawValue,
+    #[serde(borrow)]
+    pub partition: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub transaction_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub headers: Option<&'a RawValue>,
 }
 
-impl Item {
+impl Item<'_> {
     pub fn message(self) -> Result<Message> {
-        let headers = self.headers.as_deref().map(RawValue::get).filter(|text| *text != "null");
+        let headers = self.headers.map(RawValue::get).filter(|text| *text != "null");
         message(
             &Destination::of(Some(&self.queue), self.partition.as_deref())?,
             Jsonb::from_text(self.payload.get()),
@@ -265,14 +274,25 @@ pub fn message(
     })
 }
 
+/// What a message takes in the lists that are made of it on its way, beyond its transaction_id.
+const ON_ITS_WAY: usize = 600;
+
+fn push_all(messages: &[Message]) -> Result<Vec<Pushed>> {
+    push(&allocator::list(messages.len(), messages.iter().map(Ok))?)
+}
+
 /// Push `messages`, in their order within each partition; results in their order.
 pub fn push(messages: &[&Message]) -> Result<Vec<Pushed>> {
+    let ids = messages.iter().filter_map(|message| message.transaction_id.as_ref());
+    let ids: usize = ids.map(String::len).sum();
+    allocator::ensure(messages.len() * ON_ITS_WAY + 3 * ids)?;
     // Ascending, so that two calls wait for each other's transaction_ids in one order.
     let mut places: BTreeMap<&Destination, Vec<usize>> = BTreeMap::new();
     for (at, message) in messages.iter().enumerate() {
         places.entry(&message.to).or_default().push(at);
     }
-    let mut pushed = vec![None; messages.len()];
+    let mut pushed = allocator::room(messages.len())?;
+    pushed.resize(messages.len(), None);
     let mut queues: HashMap<&str, Queue> = HashMap::new();
     for (Destination { queue: name, partition }, places) in places {
         let queue = match queues.remove(&**name) {

@@ -4,14 +4,16 @@ use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::prelude::*;
 
 use super::args;
+use super::call::Call;
 use crate::datum::TextArray;
 use crate::error::{Error, OrRaise, Result};
+use crate::holding::{forget_search, hold_everything};
 use crate::moving;
+use crate::patience::hold_all;
 use crate::rows::TableIterator;
 use crate::store::clock::{self, DAY};
 use crate::store::queue::{self, Options, Queue};
-use crate::store::spi::{Under, connected};
-use crate::store::{cursor, dead_letter, group, segment};
+use crate::store::{dead_letter, group, segment, timer};
 
 /// No option is longer than this: 100 years of 365 days.
 const LONGEST: i64 = 36_500 * DAY;
@@ -35,11 +37,11 @@ const LONGEST: i64 = 36_500 * DAY;
 ///
 /// Transaction: takes effect for others when the caller commits. Waits for a transaction that is
 /// changing or creating the same queue; a change of `ordering` also for those that have popped or
-/// settled, moved or removed a group, or replayed a dead letter, and not ended.
+/// settled, moved or removed a group, or replayed a dead letter, and not ended; meanwhile others go on.
 #[allow(clippy::too_many_arguments, clippy::type_complexity)]
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_configure(
+    call: Call,
     queue: Option<&str>,
     lease_time: default!(Option<Interval>, "NULL"),
     retry_limit: default!(Option<i32>, "NULL"),
@@ -84,18 +86,18 @@ fn queen_configure(
             retry_delay,
             retry_backoff,
             retry_delay_max,
-            on_exhausted: on_exhausted.map(str::to_owned),
+            on_exhausted: on_exhausted.map(args::quoted).map(str::to_owned),
             dedup_window,
             max_deliveries,
             delay,
             retention,
             completed_retention,
             max_depth,
-            ordering: ordering.map(str::to_owned),
+            ordering: ordering.map(args::quoted).map(str::to_owned),
         })?;
-        let unset = args::given_elements::<String>("unset", unset.map(TextArray::elements))?;
+        let unset = args::given_elements::<String>("unset", unset, &args::OPTIONS)?;
         let change = Change { given, unset: unset.unwrap_or_default(), reset: reset == Some(true) };
-        let queue = connected(|| configure(name, change))?;
+        let queue = call.write(|| configure(name, change))?;
         Ok((name.to_owned(), queue))
     })()
     .or_raise();
@@ -145,21 +147,9 @@ fn configure(name: &str, change: Change) -> Result<Queue> {
     }
     queue::update(&queue);
     if queue.options.ordering() != before.ordering() {
-        reorder(&queue, &before)?;
+        moving::reorder(&queue, &before)?;
     }
     Ok(queue)
-}
-
-/// Make groups without an ordering of their own as the queue has become.
-fn reorder(queue: &Queue, before: &Options) -> Result<()> {
-    // Before the claims: what is claimed, and not committed, is seen by nobody.
-    cursor::prevent_all(queue.id);
-    for group in Under::new_snapshot(|under| group::of_queue(&queue.name, under))? {
-        if group.is_ordered(&queue.options) != group.is_ordered(before) {
-            moving::reorder(queue, &group)?;
-        }
-    }
-    Ok(())
 }
 
 /// Each option by its name: what is set, and what is given.
@@ -180,7 +170,7 @@ macro_rules! options {
                     Ok(())
                 })*
                 other => Err(Error::invalid(
-                    format!("unknown option \"{other}\" in unset"),
+                    format!("unknown option \"{}\" in unset", args::quoted(other)),
                     "A queue has no such option.",
                     "Name options as the arguments of queen_configure are named.",
                 )),
@@ -274,23 +264,37 @@ fn checked(options: Options) -> Result<Options> {
 /// Errors: 42704 if there is no such queue; 22023.
 ///
 /// Transaction: takes effect when the caller commits. Waits for transactions that have popped or
-/// settled and not ended. A push that has not committed by then is lost with the queue.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
-fn queen_delete_queue(queue: Option<&str>) -> i64 {
+/// settled, registered, moved or removed a group, replayed a dead letter, moved a timer, or pushed where
+/// `max_depth` is set, and not ended; meanwhile others go on. A push that has not committed by then is lost with the queue.
+#[pg_extern]
+fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
     (|| {
         let name = args::name("queue", queue)?;
-        connected(|| {
+        call.write(|| {
             let queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
-            cursor::prevent_all(queue.id);
-            group::delete(&Under::new_snapshot(|under| group::of_queue(name, under))?);
-            dead_letter::delete_of_queue(name);
-            let messages = segment::delete_all(queue.id);
-            queue::delete(&queue);
-            Ok(messages)
+            delete(&queue)
         })
     })()
     .or_raise()
+}
+
+/// Remove a queue, which is locked.
+fn delete(queue: &Queue) -> Result<i64> {
+    let groups = hold_all(|attempt| {
+        let (groups, _) = hold_everything(attempt, queue)?;
+        groups.iter().try_for_each(|group| forget_search(attempt, group))?;
+        let (id, name) = (queue.id, queue.name.clone());
+        attempt.rows(move || {
+            timer::lock_of_queue(id);
+            dead_letter::delete_of_queue(&name);
+            Ok(())
+        })?;
+        Ok(groups)
+    })?;
+    group::delete(&groups);
+    let messages = segment::delete_all(queue.id);
+    queue::delete(queue);
+    Ok(messages)
 }
 
 /// Remove all messages of `queue`; options and groups stay. Returns how many. Whoever holds a lease
@@ -300,13 +304,13 @@ fn queen_delete_queue(queue: Option<&str>) -> i64 {
 ///
 /// Transaction: takes effect when the caller commits; a message whose push has not committed by the
 /// time of the call stays. Waits for transactions that have popped or settled, registered, moved
-/// or removed a group, replayed a dead letter, or pushed where `max_depth` is set, and not ended.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
-fn queen_purge(queue: Option<&str>) -> i64 {
+/// or removed a group, replayed a dead letter, or pushed where `max_depth` is set, and not ended;
+/// meanwhile others go on.
+#[pg_extern]
+fn queen_purge(call: Call, queue: Option<&str>) -> i64 {
     (|| {
         let name = args::name("queue", queue)?;
-        connected(|| {
+        call.write(|| {
             let found = queue::known(name)?;
             moving::purge(&found.ok_or_else(|| Error::no_such_queue(name))?)
         })

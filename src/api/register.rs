@@ -4,6 +4,7 @@ use pgrx::datum::TimestampWithTimeZone;
 use queen_engine::cursor::Start;
 use queen_engine::discovery::{Discovery, Stream};
 
+use super::args;
 use crate::error::{Error, Result};
 use crate::store::clock::{self, Moment};
 use crate::store::discovery;
@@ -40,7 +41,7 @@ impl Mode {
                 "Leave out one of them.",
             )),
             (Some(other), _) => Err(Error::invalid(
-                format!("unknown subscription mode \"{other}\""),
+                format!("unknown subscription mode \"{}\"", args::quoted(other)),
                 "A typing error must not replay or skip a log.",
                 "Use 'new' or 'all', or give a time.",
             )),

@@ -1,5 +1,8 @@
 //! `queen_ack`, `queen_settle`, `queen_extend`: what became of messages, under the lease's fence.
 
+use std::borrow::Cow;
+use std::rc::Rc;
+
 use pgrx::datum::{Interval, TimestampWithTimeZone, Uuid};
 use pgrx::prelude::*;
 use queen_engine::lease::LeaseId;
@@ -8,16 +11,18 @@ use queen_engine::settle::{Outcome, Status};
 use serde::Deserialize;
 
 use super::args;
+use super::call::Call;
+use crate::allocator;
 use crate::datum::{BigintArray, Jsonb, TextArray};
 use crate::error::{Error, OrRaise, Result};
 use crate::rows::TableIterator;
 use crate::settling::{Item, Target, extend_lease, settle_lease};
 use crate::store::clock;
-use crate::store::spi::connected;
 
 /// Settle messages of a lease: those of `message_ids` or of `transaction_ids` (not both), or all
 /// that are not settled yet, in `partition` or in all. `status` is 'completed', 'failed', 'retry' or
-/// 'dead_letter'; `error` is kept with a dead letter.
+/// 'dead_letter'; `error` is kept with a dead letter (8 KiB of it). Up to 100,000 messages can be
+/// named.
 ///
 /// Returns how many were settled or given back, how many had been settled under this lease
 /// before, how many went to the dead letters, and whether nothing of the lease is left.
@@ -28,9 +33,9 @@ use crate::store::spi::connected;
 ///
 /// Transaction: takes effect when the caller commits. Waits for a transaction that is settling
 /// the same lease.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_ack(
+    call: Call,
     lease_id: Option<Uuid>,
     message_ids: default!(Option<BigintArray>, "NULL"),
     status: default!(Option<&str>, "'completed'"),
@@ -48,18 +53,19 @@ fn queen_ack(
 > {
     let report = (|| {
         let lease = LeaseId(*args::required("lease_id", lease_id)?.as_bytes());
-        let messages = message_ids.map(BigintArray::elements);
-        let messages = args::given_elements::<i64>("message_ids", messages)?;
-        let transactions = transaction_ids.map(TextArray::elements);
-        let transactions = args::given_elements::<String>("transaction_ids", transactions)?;
-        let targets: Vec<Target> = match (messages, transactions) {
-            (None, None) => vec![Target::All],
+        let messages = args::given_elements::<i64>("message_ids", message_ids, &args::NAMES)?;
+        let transactions =
+            args::given_elements::<&str>("transaction_ids", transaction_ids, &args::NAMES)?;
+        let mut targets = allocator::room(1)?;
+        match (messages, transactions) {
+            (None, None) => targets.push(Target::All),
             (Some(ids), None) => {
-                ids.into_iter().map(|id| Target::Message(MessageId::from_sql(id))).collect()
+                let each = ids.iter().map(|id| Ok(Target::Message(MessageId::from_sql(*id))));
+                targets = allocator::list(ids.len(), each)?;
             }
             (None, Some(ids)) => {
-                ids.iter().try_for_each(|id| args::transaction_id(id).map(|_| ()))?;
-                ids.into_iter().map(Target::Transaction).collect()
+                let target = |id: &&str| Ok(Target::Transaction(args::transaction_id(id)?.into()));
+                targets = allocator::list(ids.len(), ids.iter().map(target))?;
             }
             (Some(_), Some(_)) => {
                 return Err(Error::invalid(
@@ -68,20 +74,18 @@ fn queen_ack(
                     "Name the messages in one way.",
                 ));
             }
-        };
+        }
         if targets.is_empty() {
             return Err(nothing_named());
         }
         let status = parse_status(status.unwrap_or("completed"))?;
         let partition = partition.map(|name| args::name("partition", Some(name))).transpose()?;
-        let item = |target| Item {
-            target,
-            partition: partition.map(str::to_owned),
-            status,
-            error: error.map(str::to_owned),
+        let (partition, error) = (partition.map(Rc::from), error.map(args::error_text));
+        let item = |target| {
+            Ok(Item { target, partition: partition.clone(), status, error: error.clone() })
         };
-        let items: Vec<Item> = targets.into_iter().map(item).collect();
-        connected(|| settle_lease(lease, &items, false))
+        let items = allocator::list(targets.len(), targets.into_iter().map(item))?;
+        call.write(|| settle_lease(lease, &items, false))
     })()
     .or_raise();
     let (settled, already, dead) = report.counts(|_| true);
@@ -104,7 +108,7 @@ pub fn parse_status(name: &str) -> Result<Status> {
         "retry" => Ok(Status::Retry),
         "dead_letter" => Ok(Status::DeadLetter),
         other => Err(Error::invalid(
-            format!("unknown status \"{other}\""),
+            format!("unknown status \"{}\"", args::quoted(other)),
             "A typing error must not charge or complete a message.",
             "Use 'completed', 'failed', 'retry' or 'dead_letter'.",
         )),
@@ -114,47 +118,45 @@ pub fn parse_status(name: &str) -> Result<Status> {
 /// One element of `queen_settle`'s results.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Verdict {
+struct Verdict<'a> {
     message_id: Option<i64>,
-    transaction_id: Option<String>,
-    partition: Option<String>,
-    status: String,
-    error: Option<String>,
+    #[serde(borrow)]
+    transaction_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    partition: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    status: Cow<'a, str>,
+    #[serde(borrow)]
+    error: Option<Cow<'a, str>>,
 }
 
-impl Verdict {
+impl Verdict<'_> {
     fn item(self) -> Result<Item> {
         Ok(Item {
-            target: target(self.message_id, self.transaction_id)?.ok_or_else(|| {
+            target: target(self.message_id, self.transaction_id.as_deref())?.ok_or_else(|| {
                 Error::invalid(
                     "a result names no message",
                     "It has neither messageId nor transactionId.",
                     "Give one of the two.",
                 )
             })?,
-            partition: checked_partition(self.partition)?,
+            partition: checked_partition(self.partition.as_deref())?,
             status: parse_status(&self.status)?,
-            error: self.error,
+            error: self.error.as_deref().map(args::error_text),
         })
     }
 }
 
 /// A partition that narrows down what is meant.
-pub fn checked_partition(name: Option<String>) -> Result<Option<String>> {
-    if let Some(name) = &name {
-        args::name("partition", Some(name))?;
-    }
-    Ok(name)
+pub fn checked_partition(name: Option<&str>) -> Result<Option<Rc<str>>> {
+    name.map(|name| args::name("partition", Some(name)).map(Rc::from)).transpose()
 }
 
 /// A message named by one of two ids; None for neither.
-pub fn target(message_id: Option<i64>, transaction_id: Option<String>) -> Result<Option<Target>> {
+pub fn target(message_id: Option<i64>, transaction_id: Option<&str>) -> Result<Option<Target>> {
     match (message_id, transaction_id) {
         (Some(id), None) => Ok(Some(Target::Message(MessageId::from_sql(id)))),
-        (None, Some(id)) => {
-            args::transaction_id(&id)?;
-            Ok(Some(Target::Transaction(id)))
-        }
+        (None, Some(id)) => Ok(Some(Target::Transaction(args::transaction_id(id)?.into()))),
         (None, None) => Ok(None),
         (Some(_), Some(_)) => Err(Error::invalid(
             "messageId and transactionId can't be given together",
@@ -168,9 +170,9 @@ pub fn target(message_id: Option<i64>, transaction_id: Option<String>) -> Result
 /// `{"messageId" | "transactionId", "partition"?, "status", "error"?}`. Returns a row for each
 /// message with its outcome: completed, failed, retry, dead_lettered, dropped or already. Errors
 /// and transaction behaviour as of `queen_ack`.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_settle(
+    call: Call,
     lease_id: Option<Uuid>,
     results: Option<Jsonb>,
 ) -> TableIterator<
@@ -184,21 +186,19 @@ fn queen_settle(
 > {
     let report = (|| {
         let lease = LeaseId(*args::required("lease_id", lease_id)?.as_bytes());
-        let text = args::required("results", results)?.to_text();
+        let results = args::required("results", results)?;
+        let text = super::json::text("results", results, &args::STATEMENTS)?;
         let verdicts: Vec<Verdict> = super::json::parse("results", &text)?;
-        let items = verdicts.into_iter().map(Verdict::item).collect::<Result<Vec<_>>>()?;
+        let items = allocator::list(verdicts.len(), verdicts.into_iter().map(Verdict::item))?;
         if items.is_empty() {
             return Err(nothing_named());
         }
-        connected(|| settle_lease(lease, &items, true))
+        call.write(|| settle_lease(lease, &items, true))
     })()
     .or_raise();
-    TableIterator::new(
-        report
-            .settled
-            .into_iter()
-            .map(|s| (s.message.to_sql(), s.transaction_id, s.partition, outcome_name(s.outcome))),
-    )
+    TableIterator::new(report.settled.into_iter().map(|s| {
+        (s.message.to_sql(), s.transaction_id, s.partition.to_string(), outcome_name(s.outcome))
+    }))
 }
 
 fn outcome_name(outcome: Outcome) -> &'static str {
@@ -216,16 +216,16 @@ fn outcome_name(outcome: Outcome) -> &'static str {
 /// pop used). Never shortens, never revives. Returns when the lease ends.
 ///
 /// Errors: QN001 to QN003 as of `queen_ack`; QN004 when nothing is left to hold; 22023.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_extend(
+    call: Call,
     lease_id: Option<Uuid>,
     lease_time: default!(Option<Interval>, "NULL"),
 ) -> Option<TimestampWithTimeZone> {
     let until = (|| {
         let lease = LeaseId(*args::required("lease_id", lease_id)?.as_bytes());
         let duration = lease_time.map(args::lease_time).transpose()?;
-        connected(|| extend_lease(lease, duration))
+        call.write(|| extend_lease(lease, duration))
     })()
     .or_raise();
     clock::timestamp(until)

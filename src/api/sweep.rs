@@ -3,10 +3,10 @@
 use pgrx::prelude::*;
 
 use super::args;
+use super::call::Call;
 use crate::error::{OrRaise, Result};
 use crate::rows::TableIterator;
 use crate::store::clock;
-use crate::store::spi::connected;
 use crate::sweeping::Task;
 use crate::worker;
 
@@ -19,14 +19,14 @@ use crate::worker;
 ///
 /// Transaction: takes effect when the caller commits, so commit at once. What somebody has locked is
 /// left for the next time; several sweeps may run side by side.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_sweep(
+    call: Call,
     max_ms: default!(Option<i32>, "1000"),
 ) -> TableIterator<'static, (name!(task, &'static str), name!(removed, i64))> {
     let removed = (|| {
         let max = args::within("max_ms", max_ms.unwrap_or(1000), 1, 60_000)?;
-        sweep(clock::now() + i64::from(max) * 1000)
+        sweep(call, clock::now() + i64::from(max) * 1000)
     })()
     .or_raise();
     TableIterator::new(removed)
@@ -37,19 +37,19 @@ fn queen_sweep(
 /// the server has no background worker to give (`max_worker_processes`).
 ///
 /// Transaction: takes effect at once, whatever becomes of the transaction.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
-fn queen_worker_start() -> bool {
+#[pg_extern]
+fn queen_worker_start(call: Call) -> bool {
+    call.need_writable().or_raise();
     worker::start_here()
 }
 
-fn sweep(deadline: clock::Moment) -> Result<Vec<(&'static str, i64)>> {
+fn sweep(call: Call, deadline: clock::Moment) -> Result<Vec<(&'static str, i64)>> {
     let mut removed: Vec<(&'static str, i64)> = Vec::new();
     for task in Task::all() {
         let mut count = 0;
         while clock::now() < deadline {
             // Each in a connection of its own, whose memory is freed with it.
-            let step = connected(|| task.step())?;
+            let step = call.write(|| task.step())?;
             count += step.removed as i64;
             if !step.goes_on {
                 break;

@@ -4,12 +4,12 @@ use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::prelude::*;
 
 use super::args;
+use super::call::Call;
 use super::push::{Destination, YEAR, find_queue, message};
 use crate::datum::Jsonb;
 use crate::error::{Error, OrRaise, Result};
 use crate::rows::TableIterator;
 use crate::store::clock::{self, Moment};
-use crate::store::spi::connected;
 use crate::store::{queue, timer};
 use crate::timing;
 
@@ -27,9 +27,9 @@ use crate::timing;
 /// Transaction: takes effect when the caller commits. Waits for a transaction that is scheduling,
 /// moving or cancelling the same timer.
 #[allow(clippy::too_many_arguments)]
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_schedule(
+    call: Call,
     queue: Option<&str>,
     timer_key: Option<&str>,
     payload: Option<Jsonb>,
@@ -53,7 +53,7 @@ fn queen_schedule(
         let delay = delay.map(|delay| args::length("delay", delay, 0, YEAR, "0 to one year"));
         let at = deliver_at.map(clock::moment);
         let deliver_at = moment(delay.transpose()?, at, clock::now(), WANTED_ONE)?;
-        connected(|| Ok(timing::schedule(&find_queue(&to.queue)?, key, &message, deliver_at)))
+        call.write(|| Ok(timing::schedule(&find_queue(&to.queue)?, key, &message, deliver_at)))
     })()
     .or_raise();
     let status = if scheduled.is_new { "scheduled" } else { "rescheduled" };
@@ -92,13 +92,12 @@ pub fn moment(delay: Option<i64>, at: Option<Moment>, now: Moment, hint: &str) -
 ///
 /// Transaction: takes effect when the caller commits. Waits for a transaction that is scheduling,
 /// moving or cancelling the same timer.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
-fn queen_cancel(queue: Option<&str>, timer_key: Option<&str>) -> bool {
+#[pg_extern]
+fn queen_cancel(call: Call, queue: Option<&str>, timer_key: Option<&str>) -> bool {
     (|| {
         let name = args::name("queue", queue)?;
         let key = args::timer_key(timer_key)?;
-        connected(|| {
+        call.write(|| {
             let queue = queue::known(name)?;
             Ok(queue.is_some_and(|queue| timer::cancel(queue.id, key).is_some()))
         })

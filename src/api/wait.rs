@@ -1,28 +1,25 @@
 //! `queen_wait`: wait for something to pop, outside of any transaction.
 //!
-//! The procedure itself looks at nothing: each look is a call of `queen_mq.look`, which has the
-//! rights and the search_path that it needs, in a transaction that is committed before the sleep.
-
-use std::ffi::CStr;
+//! Each look is in a transaction of its own, which is committed before the sleep.
 
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
-use pgrx::{direct_function_call, pg_sys};
 
 use super::args;
+use super::call::Call;
 use super::register::{Mode, Registration};
 use crate::datum::ResultContext;
 use crate::error::{Code, Error, OrRaise, Result};
 use crate::settings;
 use crate::store::clock::{self, HOUR, Moment};
 use crate::store::lookup;
-use crate::store::spi::{Under, connected};
+use crate::store::spi::Under;
 use crate::store::timer;
 use crate::taking::{Taking, Wanted};
 use crate::wait::Wait;
 use crate::waiters::Topic;
 
-/// What a look found, as `queen_mq.look` returns it.
+/// What a look found.
 struct Look {
     is_ready: bool,
     /// The group's id.
@@ -31,35 +28,7 @@ struct Look {
     next: Option<Moment>,
 }
 
-impl Look {
-    fn to_array(&self) -> Vec<i64> {
-        vec![i64::from(self.is_ready), self.group.unwrap_or(0), self.next.unwrap_or(Moment::MAX)]
-    }
-
-    fn from_array(array: &[i64]) -> Option<Self> {
-        let [is_ready, group, next] = *array else { return None };
-        Some(Self {
-            is_ready: is_ready != 0,
-            group: (group != 0).then_some(group),
-            next: (next != Moment::MAX).then_some(next),
-        })
-    }
-}
-
-/// Beside the tables.
-#[pg_schema]
-pub mod queen_mq {
-    use super::*;
-
-    /// Behind queen_wait: register the group ('' is queue mode) if it is not, and look whether there is
-    /// something for it. Takes nothing.
-    #[pg_extern(security_definer, requires = ["tables"])]
-    #[search_path(pg_catalog, pg_temp)]
-    fn look(queue: &str, consumer_group: &str) -> Vec<i64> {
-        connected(|| look_for(queue, consumer_group)).or_raise().to_array()
-    }
-}
-
+/// Register the group if it is not, and look whether there is something for it. Takes nothing.
 fn look_for(queue_name: &str, group_name: &str) -> Result<Look> {
     let mut found = lookup::for_pop(queue_name, group_name)?;
     if found.queue.is_none() && !settings::auto_create() {
@@ -95,7 +64,7 @@ pgrx::extension_sql!(
                                  INOUT ready boolean DEFAULT NULL)
      LANGUAGE c AS 'MODULE_PATHNAME', 'queen_wait';",
     name = "queen_wait",
-    requires = [queen_mq::look]
+    requires = ["tables"]
 );
 
 /// The calling convention of `queen_wait`.
@@ -119,7 +88,9 @@ pub extern "C" fn pg_finfo_queen_wait() -> &'static pg_sys::Pg_finfo_record {
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn queen_wait(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
-    // SAFETY: the arguments have the types of the declaration above.
+    // SAFETY: the record of the call that PostgreSQL is making.
+    let call = unsafe { Call::accept(fcinfo) };
+    // SAFETY: the arguments have the types of the declaration above, as has just been checked.
     let (queue, group, timeout) = unsafe {
         (
             pgrx::pg_getarg::<String>(fcinfo, 0),
@@ -136,7 +107,7 @@ pub unsafe extern "C-unwind" fn queen_wait(fcinfo: pg_sys::FunctionCallInfo) -> 
         if unsafe { is_atomic(fcinfo) } {
             return Err(in_transaction());
         }
-        Ok(wait(queue, group, timeout))
+        Ok(wait(call, queue, group, timeout))
     })()
     .or_raise();
     // SAFETY: one column, as declared; the row is formed after the description that PostgreSQL has
@@ -169,11 +140,11 @@ fn in_transaction() -> Error {
         .hint("CALL it by itself; inside of a transaction, use queen_pop with wait.")
 }
 
-fn wait(queue: &str, group: &str, timeout: i64) -> bool {
+fn wait(call: Call, queue: &str, group: &str, timeout: i64) -> bool {
     let mut wait = Wait::until(clock::now().saturating_add(timeout));
     loop {
         let is_last = wait.is_over();
-        let look = look_and_commit(queue, group);
+        let look = look_and_commit(call, queue, group);
         if look.is_ready || is_last {
             return look.is_ready;
         }
@@ -181,46 +152,17 @@ fn wait(queue: &str, group: &str, timeout: i64) -> bool {
     }
 }
 
-const LOOK: &CStr = c"queen_mq.look(pg_catalog.text,pg_catalog.text)";
-
-/// `queen_mq.look`, found whether or not the caller may look into that schema: who may call the
-/// procedure may have it do its work.
-fn function_look() -> pg_sys::Oid {
-    let name = pg_sys::Datum::from(LOOK.as_ptr());
-    let (mut user, mut context) = (pg_sys::InvalidOid, 0);
-    // SAFETY: a look-up by name and nothing else is done as the superuser; an ERROR in it ends the
-    // transaction, which puts the user back as well.
-    let found = unsafe {
-        pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
-        let superuser = pg_sys::Oid::from(pg_sys::BOOTSTRAP_SUPERUSERID);
-        let local = context | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32;
-        pg_sys::SetUserIdAndSecContext(superuser, local);
-        let found = direct_function_call::<pg_sys::Oid>(pg_sys::regprocedurein, &[Some(name)]);
-        pg_sys::SetUserIdAndSecContext(user, context);
-        found
-    };
-    found.unwrap_or(pg_sys::InvalidOid)
-}
-
 /// One look, in a transaction that is over when this returns: the next one has no snapshot yet.
-fn look_and_commit(queue: &str, group: &str) -> Look {
-    // SAFETY: a non-atomic SPI connection may commit. The function is found by its name and has the
-    // signature that is asked for; its array is read before the transaction ends.
+fn look_and_commit(call: Call, queue: &str, group: &str) -> Look {
+    // SAFETY: a non-atomic SPI connection may commit. The look is over by then, and what it found are
+    // plain values.
     unsafe {
         pg_sys::SPI_connect_ext(pg_sys::SPI_OPT_NONATOMIC as i32);
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-        let function = function_look();
-        let (queue, group) = (queue.into_datum(), group.into_datum());
-        let found = pg_sys::OidFunctionCall2Coll(
-            function,
-            pg_sys::InvalidOid,
-            queue.unwrap_or(pg_sys::Datum::null()),
-            group.unwrap_or(pg_sys::Datum::null()),
-        );
-        let look = Vec::<i64>::from_datum(found, false).and_then(|array| Look::from_array(&array));
+        let look = call.write(|| look_for(queue, group)).or_raise();
         pg_sys::PopActiveSnapshot();
         pg_sys::SPI_commit();
         pg_sys::SPI_finish();
-        look.unwrap_or_else(|| Error::corrupt("a look came back in another shape").raise())
+        look
     }
 }

@@ -3,16 +3,17 @@
 use pgrx::datum::{Interval, TimestampWithTimeZone, Uuid};
 use pgrx::prelude::*;
 
+use super::call::Call;
 use crate::error::OrRaise;
 use crate::metrics::{self, Metric};
 use crate::rows::TableIterator;
 use crate::store::clock::{self, Moment};
 use crate::store::group::QUEUE_MODE;
-use crate::store::spi::{Under, connected};
+use crate::store::spi::Under;
 use crate::watching::Figures;
 
-fn figures() -> Figures {
-    connected(|| Under::new_snapshot(Figures::take)).or_raise()
+fn figures(call: Call) -> Figures {
+    call.read(|| Under::new_snapshot(Figures::take)).or_raise()
 }
 
 /// Queue mode is NULL.
@@ -31,9 +32,10 @@ pub mod queen_mq {
 
     /// Behind the view queen_groups: one row for each group.
     #[allow(clippy::type_complexity)]
-    #[pg_extern(security_definer, requires = ["tables"])]
-    #[search_path(pg_catalog, pg_temp)]
-    fn group_figures() -> TableIterator<
+    #[pg_extern(requires = ["tables"])]
+    fn group_figures(
+        call: Call,
+    ) -> TableIterator<
         'static,
         (
             name!(queue, String),
@@ -47,7 +49,7 @@ pub mod queen_mq {
         ),
     > {
         let now = clock::now();
-        TableIterator::new(figures().groups.into_iter().map(move |group| {
+        TableIterator::new(figures(call).groups.into_iter().map(move |group| {
             (
                 group.queue,
                 group_name(group.group),
@@ -63,9 +65,10 @@ pub mod queen_mq {
 
     /// Behind the view queen_queues: one row for each queue.
     #[allow(clippy::type_complexity)]
-    #[pg_extern(security_definer, requires = ["tables"])]
-    #[search_path(pg_catalog, pg_temp)]
-    fn queue_figures() -> TableIterator<
+    #[pg_extern(requires = ["tables"])]
+    fn queue_figures(
+        call: Call,
+    ) -> TableIterator<
         'static,
         (
             name!(queue, String),
@@ -77,7 +80,7 @@ pub mod queen_mq {
         ),
     > {
         let now = clock::now();
-        TableIterator::new(figures().queues.into_iter().map(move |queue| {
+        TableIterator::new(figures(call).queues.into_iter().map(move |queue| {
             let oldest_age = age(queue.oldest, now);
             (queue.queue, queue.depth, queue.bytes, oldest_age, queue.partitions, queue.groups)
         }))
@@ -85,9 +88,10 @@ pub mod queen_mq {
 
     /// Behind the view queen_leases: one row for each partition that is leased.
     #[allow(clippy::type_complexity)]
-    #[pg_extern(security_definer, requires = ["tables"])]
-    #[search_path(pg_catalog, pg_temp)]
-    fn live_leases() -> TableIterator<
+    #[pg_extern(requires = ["tables"])]
+    fn live_leases(
+        call: Call,
+    ) -> TableIterator<
         'static,
         (
             name!(queue, String),
@@ -99,7 +103,7 @@ pub mod queen_mq {
             name!(delivery_attempt, i32),
         ),
     > {
-        TableIterator::new(figures().leases.into_iter().map(|lease| {
+        TableIterator::new(figures(call).leases.into_iter().map(|lease| {
             (
                 lease.queue,
                 group_name(lease.group),
@@ -116,9 +120,10 @@ pub mod queen_mq {
 /// Figures of every queue and group, one row for each: `labels` says of which, `kind` is 'gauge' or
 /// 'counter'. Costs by the number of partitions that groups have read and by what has arrived since
 /// anybody last looked.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
-fn queen_metrics() -> TableIterator<
+#[pg_extern]
+fn queen_metrics(
+    call: Call,
+) -> TableIterator<
     'static,
     (
         name!(name, &'static str),
@@ -129,7 +134,7 @@ fn queen_metrics() -> TableIterator<
     ),
 > {
     let now = clock::now();
-    TableIterator::new(metrics::of(&figures(), now).into_iter().map(
+    TableIterator::new(metrics::of(&figures(call), now).into_iter().map(
         |Metric { name, labels, value, kind, help }| {
             let labels = labels.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect();
             (name, pgrx::JsonB(serde_json::Value::Object(labels)), value, kind, help)
@@ -138,8 +143,7 @@ fn queen_metrics() -> TableIterator<
 }
 
 /// The same in the text format that Prometheus scrapes.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
-fn queen_prometheus() -> String {
-    metrics::exposition(&metrics::of(&figures(), clock::now()))
+#[pg_extern]
+fn queen_prometheus(call: Call) -> String {
+    metrics::exposition(&metrics::of(&figures(call), clock::now()))
 }

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use pgrx::pg_sys;
 
 use super::clock::{At, Moment};
+use super::relation;
 use super::spi::{Columns, Statement, Under, arg};
 use super::table::{From, Index, Table, Tuple, Value};
 use crate::error::Result;
@@ -29,15 +30,19 @@ static ADMIT: Statement = Statement::new(
         pg_sys::TIMESTAMPTZOID,
     ],
 );
+// OFFSET keeps PostgreSQL from looking for another way than one look-up by the whole key for each id.
 static ORIGINALS: Statement = Statement::new(
-    "SELECT transaction_id, message_id FROM queen_mq.admission
-     WHERE queue_id = $1 AND partition = $2 AND transaction_id = ANY ($3)",
+    "SELECT t.id, a.message_id FROM unnest($3) AS t(id)
+     CROSS JOIN LATERAL (SELECT message_id FROM queen_mq.admission
+         WHERE queue_id = $1 AND partition = $2 AND transaction_id = t.id OFFSET 0) AS a",
     &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::TEXTARRAYOID],
 );
 static RENUMBER: Statement = Statement::new(
     "UPDATE queen_mq.admission AS a SET message_id = t.message_id
      FROM unnest($3, $4) AS t(id, message_id)
-     WHERE a.queue_id = $1 AND a.partition = $2 AND a.transaction_id = t.id",
+     CROSS JOIN LATERAL (SELECT ctid FROM queen_mq.admission
+         WHERE queue_id = $1 AND partition = $2 AND transaction_id = t.id OFFSET 0) AS own
+     WHERE a.ctid = own.ctid",
     &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, pg_sys::INT8ARRAYOID],
 );
 
@@ -65,11 +70,15 @@ pub fn admit(
     if admitted.len() == ids.len() {
         return HashMap::new();
     }
-    ORIGINALS
+    let originals: HashMap<String, i64> = ORIGINALS
         .run(&[arg(queue), arg(partition), arg(ids.to_vec())])
         .map(|row| (row.need::<String>(1), row.need(2)))
         .filter(|(id, _)| !admitted.contains(id))
-        .collect()
+        .collect();
+    if admitted.len() + originals.len() < ids.len() {
+        relation::refuse_suppression(c"admission");
+    }
+    originals
 }
 
 /// Give ids just admitted the message ids they got in the end.

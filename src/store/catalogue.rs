@@ -33,7 +33,7 @@ thread_local! {
 /// A relation's OID; relations of an extension are there as long as its functions. Changes are heard of
 /// no later than the relation is locked.
 pub fn oid_of(name: &'static CStr) -> pg_sys::Oid {
-    let changes = heard();
+    let changes = changes();
     let known = OIDS.with_borrow(|known| known.get(&name.as_ptr()).copied());
     if let Some((_, oid)) = known.filter(|(before, _)| *before == changes) {
         return oid;
@@ -49,9 +49,65 @@ fn look_up(name: &CStr) -> pg_sys::Oid {
         pg_sys::get_relname_relid(name.as_ptr(), pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true))
     };
     if oid == pg_sys::InvalidOid {
-        Error::dropped().raise();
+        refuse_missing(name);
     }
     oid
+}
+
+thread_local! {
+    /// With the count of changes before it was looked up.
+    static OWNER: Cell<(u64, pg_sys::Oid)> = const { Cell::new((0, pg_sys::InvalidOid)) };
+}
+
+/// The role that owns the extension's tables, and with whose rights everything of the extension runs:
+/// the one that created it, unless ALTER TABLE … OWNER or REASSIGN OWNED has changed that.
+pub fn owner() -> pg_sys::Oid {
+    let changes = changes();
+    let (before, known) = OWNER.get();
+    if before == changes && known != pg_sys::InvalidOid {
+        return known;
+    }
+    let owner = owner_of(oid_of(c"queue"));
+    OWNER.set((changes, owner));
+    owner
+}
+
+fn owner_of(relation: pg_sys::Oid) -> pg_sys::Oid {
+    let cache = pg_sys::SysCacheIdentifier::RELOID as i32;
+    // SAFETY: the entry of a relation is a row of pg_class; it is read before it is given back.
+    unsafe {
+        let entry = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(relation));
+        if entry.is_null() {
+            Error::dropped().raise();
+        }
+        let owner = (*pg_sys::GETSTRUCT(entry).cast::<pg_sys::FormData_pg_class>()).relowner;
+        pg_sys::ReleaseSysCache(entry);
+        owner
+    }
+}
+
+/// Whether a relation is one of queen_mq's.
+pub(super) fn is_ours(relation: pg_sys::Oid) -> bool {
+    // SAFETY: look-ups in the catalogue caches; neither is there for what is not a relation.
+    unsafe {
+        let schema = pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true);
+        schema != pg_sys::InvalidOid && pg_sys::get_rel_namespace(relation) == schema
+    }
+}
+
+/// Relations of an extension go with it, unless one of them was dropped or renamed by hand.
+fn refuse_missing(name: &CStr) -> ! {
+    // SAFETY: as in `look_up`.
+    let rest = unsafe {
+        let schema = pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true);
+        pg_sys::get_relname_relid(ANNOUNCES.as_ptr(), schema)
+    };
+    if rest == pg_sys::InvalidOid {
+        Error::dropped().raise();
+    }
+    Error::altered(format!("relation queen_mq.{}", name.to_string_lossy()))
+        .detail("There is no such relation.")
+        .raise()
 }
 
 /// Rows that are remembered, by a key of theirs.
@@ -69,7 +125,7 @@ pub fn known<K: Eq + Hash, T: Clone>(
     }
     // SAFETY: any time in a transaction will do; a lock on a relation does the same.
     unsafe { pg_sys::AcceptInvalidationMessages() };
-    let changes = heard();
+    let changes = changes();
     let remembered = rows.change(&key, |(before, row)| (*before == changes).then(|| row.clone()));
     if let Some(row) = remembered.flatten() {
         return Ok(Some(row));
@@ -89,7 +145,9 @@ pub fn announce() {
     unsafe { pg_sys::CacheInvalidateRelcacheByRelid(oid_of(ANNOUNCES)) };
 }
 
-fn heard() -> u64 {
+/// How many changes of relations, and of what is announced, have been heard of: what was found out about
+/// a relation holds while this stays as it is.
+pub fn changes() -> u64 {
     if !IS_LISTENING.replace(true) {
         // SAFETY: the callback lives as long as the process, and does nothing but count.
         unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(hear), pg_sys::Datum::null()) };

@@ -92,15 +92,18 @@ pub fn try_insert(
     taken_at: Moment,
     terms: Option<Terms>,
 ) -> Option<Place> {
-    CLAIMS.try_insert(&[
-        arg(signed(id)),
-        arg(group),
-        arg(partition),
-        arg(message.to_sql()),
-        arg(At(taken_at)),
-        terms.and_then(|(lease, _)| arg(Uuid::from_bytes(lease.0))),
-        terms.and_then(|(_, deadline)| arg(At(deadline))),
-    ])
+    CLAIMS.try_insert(
+        &BY_MESSAGE,
+        &[
+            arg(signed(id)),
+            arg(group),
+            arg(partition),
+            arg(message.to_sql()),
+            arg(At(taken_at)),
+            terms.and_then(|(lease, _)| arg(Uuid::from_bytes(lease.0))),
+            terms.and_then(|(_, deadline)| arg(At(deadline))),
+        ],
+    )
 }
 
 /// Take back what this transaction has claimed.
@@ -122,7 +125,8 @@ pub fn lock(place: Place, wait: bool, under: &Under) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub struct Claimed {
     pub id: u64,
-    /// The first lease.
+    taken_at: Moment,
+    /// The first lease, which was given when the message was taken.
     first: Option<Terms>,
     /// Of a transaction that has not ended: another, or the current one.
     pub is_open: bool,
@@ -132,7 +136,7 @@ pub struct Claimed {
 impl Claimed {
     /// Whether it began under a lease whose time is over.
     pub fn has_ended(&self, now: Moment, void_before: Moment) -> bool {
-        self.first.is_some_and(|(lease, end)| end <= now || lease.given_at() < void_before)
+        self.first.is_some_and(|(_, end)| end <= now || self.taken_at < void_before)
     }
 }
 
@@ -145,6 +149,7 @@ pub fn at_hand(group: i64, partition: &str, of: &Spans) -> HashMap<MessageId, Cl
             let is_own = row.is_own();
             let claimed = Claimed {
                 id: unsigned(row.need(1)),
+                taken_at: row.need::<At>(5).0,
                 first: terms_of(row, 6),
                 is_open: unended.written || is_own,
                 is_own,

@@ -5,7 +5,7 @@ use pgrx::datum::ToIsoString;
 use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, cut};
 
 /// Microseconds since 2000-01-01 UTC, as PostgreSQL stores a timestamptz.
 pub type Moment = i64;
@@ -76,6 +76,8 @@ pub const EARLIEST: Moment = -211_813_488_000_000_000;
 
 /// From text, as PostgreSQL reads a timestamptz.
 pub fn parse(text: &str) -> Result<Moment> {
+    // What is longer is none, and would be quoted in full.
+    let text = cut(text, 255);
     let read = || text.parse::<TimestampWithTimeZone>().ok().map(moment);
     let read = PgTryBuilder::new(read).catch_others(|_| None).execute();
     read.ok_or_else(|| {

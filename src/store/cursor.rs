@@ -4,6 +4,7 @@
 //! the holder of the lock alone, as the next revision, never updated.
 
 use std::cell::Cell;
+use std::ops::ControlFlow;
 
 use pgrx::pg_sys;
 use queen_engine::codec::encode;
@@ -13,9 +14,9 @@ use queen_engine::message::MessageId;
 use super::clock::{self, At};
 use super::identity::Identity;
 use super::spi::{Arg, Columns, Statement, Under, arg, one_snapshot_per_transaction};
-use super::table::{self, From, Index, Place, Table, Value};
+use super::table::{self, From, Index, Key, Place, Table, Value};
 use super::unit::Unit;
-use super::{advisory, claim, decode, receipt, signed, snapshot, unsigned};
+use super::{claim, decode, locks, receipt, signed, snapshot, unsigned};
 use crate::error::{Error, Result};
 use crate::waiters::{self, Topic};
 
@@ -164,16 +165,37 @@ fn stale() -> Error {
 }
 
 /// Create the cursor, locked by being new. None where somebody else has just done so or is about
-/// to: an insert of the same key would wait for them; or keeps everybody from it.
+/// to, or keeps others from it. Never waits. In REPEATABLE READ one that is there by now is an error.
 pub fn try_create(queue: i64, group: i64, partition: &str) -> Result<Option<Located>> {
-    if !try_read_first(queue) || !advisory::try_lock(&name_of(group, partition)) {
+    if !try_read_first(queue, group) {
         return Ok(None);
     }
-    if exists(group, partition)? {
-        return if one_snapshot_per_transaction() { Err(stale()) } else { Ok(None) };
+    let new = insert_if_new(group, partition);
+    match new.is_none() && one_snapshot_per_transaction() && exists(group, partition)? {
+        true => Err(stale()),
+        false => Ok(new),
     }
-    let id = insert(group, partition);
-    Ok(Some(fresh(id, group, partition)))
+}
+
+/// The same, for those who can do without: one that is there by now is no error. The caller has begun to
+/// read first, or holds the group's row: who moves or removes the group waits for either.
+///
+/// Two who come at once meet at the unique key: the second is told, and withdraws. From there on the row
+/// itself keeps others out, whether or not it has been committed.
+pub fn insert_if_new(group: i64, partition: &str) -> Option<Located> {
+    if is_at_hand(group, partition) {
+        return None;
+    }
+    let id = table::draw(c"cursor_id_seq");
+    CURSORS.try_insert(&BY_PARTITION, &[arg(id), arg(group), arg(partition)])?;
+    Some(fresh(unsigned(id), group, partition))
+}
+
+/// Whether there is such a cursor at this moment, or a transaction that has not ended has created one:
+/// it spares an insert that would be in vain.
+fn is_at_hand(group: i64, partition: &str) -> bool {
+    let keys = [(1, Key::Is(Value::Int(group))), (2, Key::Is(Value::Text(partition)))];
+    BY_PARTITION.scan_dirty(&keys, From::Start, |_, _| ControlFlow::Break(())).is_some()
 }
 
 /// A cursor that has just been inserted.
@@ -182,86 +204,61 @@ fn fresh(id: u64, group: i64, partition: &str) -> Located {
     Located { id, group, partition, message: None, revision: 0, is_own: false, cursor }
 }
 
-/// Whether messages of the queue may be taken that have nothing yet that could be locked. To the end
+/// Whether messages of the group may be taken that have nothing yet that could be locked. To the end
 /// of the transaction, nobody keeps others from it.
-pub fn try_read_first(queue: i64) -> bool {
-    advisory::try_share(&first_reads(queue))
+pub fn try_read_first(queue: i64, group: i64) -> bool {
+    locks::first_reads(queue).try_share() && locks::first_reads_of(group).try_share()
 }
 
 /// The same, waiting for whoever keeps others from it.
-pub fn read_first(queue: i64) {
-    advisory::share(&first_reads(queue));
+pub fn read_first(queue: i64, group: i64) {
+    locks::first_reads(queue).share();
+    locks::first_reads_of(group).share();
 }
 
-/// Put a new cursor in the place of the one that is there, whose lock the caller holds, or of none.
-pub fn replace(group: i64, partition: &str) -> Located {
+/// Put a new cursor in the place of the one that is there, whose lock the caller holds, or of none. Nobody
+/// else creates one: the caller keeps them from it.
+pub fn replace(group: i64, partition: &str) -> Result<Located> {
     REMOVE.run(&[arg(group), arg(partition)]);
-    fresh(insert(group, partition), group, partition)
+    insert_if_new(group, partition).ok_or_else(stale)
 }
 
 static REMOVE: Statement = Statement::new(
     "WITH gone AS (DELETE FROM queen_mq.cursor WHERE group_id = $1 AND partition = $2 RETURNING id)
-     DELETE FROM queen_mq.progress WHERE cursor_id IN (SELECT id FROM gone)",
+     DELETE FROM queen_mq.progress WHERE cursor_id = ANY (ARRAY(SELECT id FROM gone))",
     &[pg_sys::INT8OID, pg_sys::TEXTOID],
 );
 
-/// See that the cursor exists, waiting for a transaction that is creating it.
-pub fn create(queue: i64, group: i64, partition: &str) -> Result<()> {
-    read_first(queue);
-    if !exists(group, partition)? {
-        advisory::lock(&name_of(group, partition));
-        if !exists(group, partition)? {
-            insert(group, partition);
-        }
-    }
-    Ok(())
-}
+static CREATE: Statement = Statement::new(
+    "INSERT INTO queen_mq.cursor (group_id, partition)
+     SELECT $1, p FROM pg_catalog.unnest($2) AS p
+     WHERE NOT EXISTS (SELECT FROM queen_mq.cursor
+                       WHERE group_id = $1 AND partition = p COLLATE \"C\")
+     ON CONFLICT ON CONSTRAINT cursor_once DO NOTHING",
+    &[pg_sys::INT8OID, pg_sys::TEXTARRAYOID],
+);
 
-/// Keep others from creating the cursor, to the end of the transaction. False if somebody is at it.
-pub fn try_prevent(group: i64, partition: &str) -> Result<bool> {
-    Ok(advisory::try_lock(&name_of(group, partition)) && !exists(group, partition)?)
-}
-
-/// Keep others from creating cursors of the queue, to the end of the transaction, waiting for those
-/// who have created some.
-pub fn prevent_all(queue: i64) {
-    advisory::lock(&first_reads(queue));
+/// See that the cursors exist, waiting for transactions that are creating one. In REPEATABLE READ one
+/// that has come since the snapshot is an error.
+pub fn create(group: i64, partitions: Vec<String>) {
+    CREATE.run(&[arg(group), arg(partitions)]);
 }
 
 /// Whether nobody is removing messages of the partition, who would not see what is taken now.
 pub fn may_take(group: i64, partition: &str) -> bool {
-    advisory::is_free(&takes(group, partition))
+    locks::takes(group, partition).is_free()
 }
 
 /// Keep others from taking messages of the partition in a group without order, to the end of the
-/// transaction. False if somebody keeps them from it already.
+/// transaction. False if somebody keeps them from it already, or the transaction has locked much.
 pub fn try_keep_from_taking(group: i64, partition: &str) -> bool {
-    advisory::try_lock(&takes(group, partition))
+    locks::takes(group, partition).try_spare()
 }
 
-fn takes(group: i64, partition: &str) -> String {
-    format!("takes {group} {partition}")
-}
-
-fn first_reads(queue: i64) -> String {
-    format!("first reads {queue}")
-}
-
-fn name_of(group: i64, partition: &str) -> String {
-    format!("cursor {group} {partition}")
-}
-
-/// Whether there is such a cursor at this moment: whoever held its name before has committed, and
-/// the latest snapshot sees what they did.
+/// Whether there is such a cursor at this moment, whatever the transaction's snapshot says.
 fn exists(group: i64, partition: &str) -> Result<bool> {
     let key = [Value::Int(group), Value::Text(partition)];
     Under::latest_snapshot(|under| Ok(BY_PARTITION.end(&key, From::Start, under, |_| ()).is_some()))
-}
-
-fn insert(group: i64, partition: &str) -> u64 {
-    let id = table::draw(c"cursor_id_seq");
-    CURSORS.insert(&[arg(id), arg(group), arg(partition)]);
-    unsigned(id)
 }
 
 static IDS_OF: Statement = Statement::new(
@@ -275,6 +272,17 @@ pub fn ids_of(groups: &[i64], under: &Under) -> Vec<u64> {
     IDS_OF.read(&[arg(groups.to_vec())], under).map(|row| unsigned(row.need(1))).collect()
 }
 
+static IDS_IN: Statement = Statement::new(
+    "SELECT id FROM queen_mq.cursor WHERE group_id = $1 AND partition = $2
+     UNION ALL SELECT id FROM queen_mq.claim WHERE group_id = $1 AND partition = $2 ORDER BY id",
+    &[pg_sys::INT8OID, pg_sys::TEXTOID],
+);
+
+/// The cursor and the claims of a partition, ascending.
+pub fn ids_in(group: i64, partition: &str, under: &Under) -> Vec<u64> {
+    IDS_IN.read(&[arg(group), arg(partition)], under).map(|row| unsigned(row.need(1))).collect()
+}
+
 /// A cursor, or a claim, that has been locked; its state is to be read after this.
 pub struct Locked {
     pub id: u64,
@@ -285,18 +293,15 @@ pub struct Locked {
     last: Option<(i64, bool, Cursor)>,
 }
 
-/// Lock cursors and claims, in the order given, which is ascending, waiting for whoever has them;
-/// those that are gone drop out. Their states are to be read after this, under a newer snapshot.
-pub fn lock(cursors: &[u64]) -> Result<Vec<Locked>> {
-    let mut locked = Vec::with_capacity(cursors.len());
-    for &id in cursors {
-        locked.extend(Under::new_snapshot(|under| lock_one(id, false, under))?);
-    }
-    Ok(locked)
+/// Lock a cursor or a claim, waiting for whoever has it; None if it is gone.
+pub fn lock_row(id: u64) -> Result<Option<Locked>> {
+    Under::new_snapshot(|under| lock_one(id, false, under))
 }
 
-/// The same, but for claims of messages that are settled, which stay as they are. Somebody may just
-/// be removing them, who is not to be waited for.
+/// Lock cursors and claims, in the order given, which is ascending, waiting for whoever has them;
+/// those that are gone drop out. Their states are to be read after this, under a newer snapshot. Claims of
+/// messages that are settled stay as they are: somebody may just be removing them, who is not to be
+/// waited for.
 pub fn lock_unsettled(cursors: &[u64]) -> Result<Vec<Locked>> {
     let mut locked = Vec::with_capacity(cursors.len());
     for &id in cursors {

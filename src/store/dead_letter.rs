@@ -5,6 +5,7 @@ use queen_engine::message::MessageId;
 use queen_engine::settle::DeadLetter;
 
 use super::clock::{At, Moment};
+use super::relation;
 use super::signed;
 use super::spi::{Columns, Statement, arg};
 use crate::datum::Jsonb;
@@ -34,13 +35,21 @@ static BURY: Statement = Statement::new(
         pg_sys::TIMESTAMPTZOID,
     ],
 );
+/// Whether there is something to bury: else the log has been emptied in the meantime.
+static IS_IN_LOG: Statement = Statement::new(
+    "SELECT FROM queen_mq.consumer_group g
+     JOIN queen_mq.queue q ON q.name = g.queue
+     JOIN queen_mq.segment s ON s.queue_id = q.id AND s.partition = $2 AND s.id = $3
+     WHERE g.id = $1",
+    &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::INT8OID],
+);
 static DELETE_OF_QUEUE: Statement =
     Statement::new("DELETE FROM queen_mq.dead_letter WHERE queue = $1", &[pg_sys::TEXTOID]);
 
 /// Copy a message into the dead letters of `group`.
 pub fn bury(group: i64, partition: &str, dead: DeadLetter, error: Option<&str>, now: Moment) {
     let message: MessageId = dead.message;
-    BURY.run(&[
+    let buried = BURY.run(&[
         arg(group),
         arg(partition),
         arg(signed(message.segment())),
@@ -52,6 +61,10 @@ pub fn bury(group: i64, partition: &str, dead: DeadLetter, error: Option<&str>, 
         arg(dead.deliveries as i32),
         arg(At(now)),
     ]);
+    let segment = [arg(group), arg(partition), arg(signed(message.segment()))];
+    if buried.affected() == 0 && IS_IN_LOG.run(&segment).affected() > 0 {
+        relation::refuse_suppression(c"dead_letter");
+    }
 }
 
 pub fn delete_of_queue(queue: &str) {
@@ -97,13 +110,21 @@ pub fn take(id: i64) -> Option<Letter> {
 }
 
 static PURGE: Statement = Statement::new(
+    "DELETE FROM queen_mq.dead_letter WHERE queue = $1 AND ($2 IS NULL OR failed_at < $2)",
+    &[pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],
+);
+static PURGE_OF_GROUP: Statement = Statement::new(
     "DELETE FROM queen_mq.dead_letter
-     WHERE queue = $1 AND ($2 IS NULL OR consumer_group = $2) AND ($3 IS NULL OR failed_at < $3)",
-    &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],
+     WHERE queue = $1 AND consumer_group = $3 AND ($2 IS NULL OR failed_at < $2)",
+    &[pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID, pg_sys::TEXTOID],
 );
 
 /// Delete dead letters of the queue that failed before a moment; returns how many.
 pub fn purge(queue: &str, group: Option<&str>, before: Option<Moment>) -> i64 {
-    PURGE.run(&[arg(queue), group.and_then(arg), before.and_then(|at| arg(At(at)))]).affected()
-        as i64
+    let (queue, before) = (arg(queue), before.and_then(|at| arg(At(at))));
+    let gone = match group {
+        Some(group) => PURGE_OF_GROUP.run(&[queue, before, arg(group)]),
+        None => PURGE.run(&[queue, before]),
+    };
+    gone.affected() as i64
 }

@@ -8,7 +8,7 @@ use queen_engine::discovery::Discovery;
 use super::clock::{At, Moment};
 use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
 use super::table::{From, Index, Table, Tuple, Value};
-use super::{advisory, claim, cursor, decode, signed, unsigned};
+use super::{claim, cursor, decode, locks, signed, unsigned};
 use crate::error::Result;
 
 static STATES: Index = Index { table: Table(c"discovery"), name: c"discovery_newest" };
@@ -57,7 +57,7 @@ pub fn append(group: i64, base: i64, state: &mut Discovery) -> i64 {
 
 /// Be the one who reads on for the group until the end of the transaction, if nobody is.
 pub fn try_lead(group: i64) -> bool {
-    advisory::try_lock(&format!("discovery {group}"))
+    locks::discovery(group).try_spare()
 }
 
 static DELETE: Statement =

@@ -7,9 +7,10 @@ use queen_engine::cursor::Start;
 use super::catalogue::{self, Known};
 use super::clock::{At, Moment};
 use super::queue::{Options, UNORDERED};
+use super::relation;
 use super::spi::{Columns, Statement, Under, arg};
 use super::table::{From, Index, Table, Value};
-use super::{advisory, decode};
+use super::{decode, locks};
 use crate::error::Result;
 use crate::memory::Memory;
 
@@ -140,10 +141,10 @@ pub struct NewGroup {
 /// Register the group. None where somebody else has just done so; or, not to wait for them, is
 /// about to.
 pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> Option<Group> {
-    let lock = format!("consumer_group {queue}\n{name}");
+    let lock = locks::registration(queue, name);
     match patience {
-        Patience::Wait => advisory::lock(&lock),
-        Patience::PassBy if advisory::try_lock(&lock) => (),
+        Patience::Wait => lock.whole(),
+        Patience::PassBy if lock.try_whole() => (),
         Patience::PassBy => return None,
     }
     let NewGroup { now, start, initial, baseline, ordering } = new;
@@ -158,9 +159,21 @@ pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> O
             baseline.and_then(arg),
             ordering.as_deref().and_then(arg),
         ])
-        .first()?;
+        .first();
+    let Some(row) = row else {
+        if exists(queue, name).is_ok_and(|exists| !exists) {
+            relation::refuse_suppression(c"consumer_group");
+        }
+        return None;
+    };
     let (id, name) = (row.need(1), name.to_owned());
     Some(Group { id, name, registered_at: now, start, initial, baseline, ordering })
+}
+
+/// Whether the group is registered at this moment.
+fn exists(queue: &str, name: &str) -> Result<bool> {
+    let key = [Value::Text(queue), Value::Text(name)];
+    Under::latest_snapshot(|under| Ok(BY_NAME.end(&key, From::Start, under, |_| ()).is_some()))
 }
 
 static MOVE: Statement = Statement::new(
@@ -199,6 +212,16 @@ pub fn try_hold(group: &Group) -> bool {
     HOLD.run(&[arg(group.id), start, arg(group.initial), baseline]).first().is_some()
 }
 
+static LOCK: Statement = Statement::new(
+    "SELECT FROM queen_mq.consumer_group WHERE id = ANY ($1) ORDER BY id FOR UPDATE",
+    &[pg_sys::INT8ARRAYOID],
+);
+
+/// Keep the groups from being moved, waiting for whoever holds one.
+pub fn lock(groups: &[i64]) {
+    LOCK.run(&[arg(groups.to_vec())]);
+}
+
 static SET_BASELINE: Statement = Statement::new(
     "UPDATE queen_mq.consumer_group SET baseline = $2 WHERE id = $1",
     &[pg_sys::INT8OID, pg_sys::INT8OID],
@@ -234,9 +257,9 @@ pub fn forget(group: i64) {
 
 static DELETE: [Statement; 5] = [
     Statement::new(
-        "DELETE FROM queen_mq.progress WHERE cursor_id IN
-             (SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1)
-              UNION ALL SELECT id FROM queen_mq.claim WHERE group_id = ANY ($1))",
+        "DELETE FROM queen_mq.progress WHERE cursor_id = ANY (ARRAY(
+             SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1)
+             UNION ALL SELECT id FROM queen_mq.claim WHERE group_id = ANY ($1)))",
         &[pg_sys::INT8ARRAYOID],
     ),
     Statement::new("DELETE FROM queen_mq.claim WHERE group_id = ANY ($1)", &[pg_sys::INT8ARRAYOID]),
@@ -255,8 +278,8 @@ static DELETE: [Statement; 5] = [
 ];
 static DELETE_RECEIPTS: [Statement; 2] = [
     Statement::new(
-        "DELETE FROM queen_mq.receipt WHERE cursor_id IN
-             (SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1))",
+        "DELETE FROM queen_mq.receipt WHERE cursor_id = ANY (ARRAY(
+             SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1)))",
         &[pg_sys::INT8ARRAYOID],
     ),
     // Those of claims, most of which are gone.
@@ -266,7 +289,7 @@ static DELETE_RECEIPTS: [Statement; 2] = [
     ),
 ];
 
-/// Remove groups with their cursors. Waits for transactions that hold one of them.
+/// Remove groups with their cursors, all of which are locked.
 pub fn delete(groups: &[Group]) {
     let ids: Vec<i64> = groups.iter().map(|group| group.id).collect();
     catalogue::announce();

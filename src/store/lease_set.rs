@@ -1,17 +1,26 @@
 //! `queen_mq.lease_set`: the cursors of leases over several partitions.
 
+use pgrx::datum::Uuid;
 use pgrx::pg_sys;
+use queen_engine::lease::LeaseId;
 use queen_engine::message::MessageId;
 
 use super::clock::{At, Moment};
+use super::relation;
 use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
 use super::{signed, table, unsigned};
 use crate::error::{Error, Result};
 
 static INSERT: Statement = Statement::new(
-    "INSERT INTO queen_mq.lease_set (id, cursor_ids, message_ids, created_at)
-     OVERRIDING SYSTEM VALUE VALUES ($1, $2, $3, $4)",
-    &[pg_sys::INT8OID, pg_sys::INT8ARRAYOID, pg_sys::INT8ARRAYOID, pg_sys::TIMESTAMPTZOID],
+    "INSERT INTO queen_mq.lease_set (id, lease_id, cursor_ids, message_ids, created_at)
+     OVERRIDING SYSTEM VALUE VALUES ($1, $2, $3, $4, $5)",
+    &[
+        pg_sys::INT8OID,
+        pg_sys::UUIDOID,
+        pg_sys::INT8ARRAYOID,
+        pg_sys::INT8ARRAYOID,
+        pg_sys::TIMESTAMPTZOID,
+    ],
 );
 static FIND: Statement = Statement::new(
     "SELECT c.cursor_id, c.message_id FROM queen_mq.lease_set s,
@@ -27,12 +36,21 @@ pub fn draw_id() -> u64 {
 /// A cursor; or a claim, with its message.
 pub type Covered = (u64, Option<MessageId>);
 
-pub fn insert(id: u64, mut covered: Vec<Covered>, now: Moment) {
+pub fn insert(id: u64, lease: LeaseId, mut covered: Vec<Covered>, now: Moment) {
     covered.sort_unstable();
     let cursors: Vec<i64> = covered.iter().map(|(cursor, _)| signed(*cursor)).collect();
     let messages: Option<Vec<i64>> =
         covered.iter().map(|(_, message)| message.map(MessageId::to_sql)).collect();
-    INSERT.run(&[arg(signed(id)), arg(cursors), messages.and_then(arg), arg(At(now))]);
+    let written = INSERT.run(&[
+        arg(signed(id)),
+        arg(Uuid::from_bytes(lease.0)),
+        arg(cursors),
+        messages.and_then(arg),
+        arg(At(now)),
+    ]);
+    if written.affected() == 0 {
+        relation::refuse_suppression(c"lease_set");
+    }
 }
 
 /// What the set covers, ascending; none where it is not known. In REPEATABLE READ one that was

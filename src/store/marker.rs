@@ -23,6 +23,7 @@ use queen_engine::kv::{
 
 use crate::datum::{Jsonb, Numeric, ResultContext};
 use crate::error::{Code, Error, Result};
+use crate::store::relation;
 use crate::store::spi::{self, Columns, Row, Statement, Under, arg};
 
 static FIND: Statement = Statement::new(
@@ -178,14 +179,22 @@ pub struct Held {
     pub updated_at: Micros,
 }
 
+/// After so many, a write is not just losing races.
+const MANY_ATTEMPTS: u32 = 100;
+
 /// Carry out one write, inside an SPI connection. A lost precondition is an outcome, not an error.
 /// The outcome's value lives in `context`.
 ///
 /// Locks at most the one row, until the transaction ends: several writes in one transaction go in
 /// the order of [`Name`], or they deadlock with somebody else's.
 pub fn apply(name: Name, op: &KvOp, now: Micros, context: ResultContext) -> Result<KvOutcome> {
+    let mut attempts = 0;
     loop {
         check_for_interrupts!();
+        attempts += 1;
+        if attempts > MANY_ATTEMPTS {
+            relation::refuse_suppression(c"marker");
+        }
         let row = find(name, op);
         let decision = kv::decide(&op.rule, row.as_ref().map(|row| &row.found), now)
             .map_err(|invalid| refused(name, invalid))?;
@@ -324,7 +333,7 @@ impl KvOutcome {
             quoted(key),
             quoted(reason),
             self.version.map_or_else(|| "null".to_owned(), |version| version.to_string()),
-            self.value.map_or_else(|| "null".to_owned(), Jsonb::to_text),
+            self.value.map_or_else(|| "null".to_owned(), |value| value.to_text().to_owned()),
         );
         Error::new(
             Code::KvPrecondition,

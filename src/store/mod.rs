@@ -1,7 +1,6 @@
 //! Every SQL statement of the project, one file per table. Nothing here decides.
 
 pub mod admission;
-mod advisory;
 mod catalogue;
 pub mod claim;
 pub mod clock;
@@ -11,11 +10,15 @@ pub mod discovery;
 pub mod group;
 pub mod identity;
 mod key;
+mod layout;
 pub mod lease_set;
+pub mod locks;
 pub mod lookup;
 pub mod marker;
+pub mod planning;
 pub mod queue;
 pub mod receipt;
+mod relation;
 pub mod replay;
 pub mod segment;
 pub mod snapshot;
@@ -25,6 +28,7 @@ pub mod table;
 pub mod tally;
 pub mod timer;
 pub mod unit;
+mod writing;
 
 use queen_engine::codec;
 use serde::de::DeserializeOwned;

@@ -6,6 +6,7 @@ use pgrx::{IntoDatum, pg_sys};
 use super::catalogue::{self, Known};
 use super::clock::{At, DAY, HOUR, Moment, SECOND, micros};
 use super::identity::{self, Identity};
+use super::relation;
 use super::spi::{Arg, Columns, Statement, Under, arg};
 use super::table::{From, Index, Table, Tuple, Value};
 use crate::error::Result;
@@ -212,10 +213,15 @@ pub fn known(name: &str) -> Result<Option<Queue>> {
 /// The queue, created with the defaults if it is not there. Waits for a transaction that is
 /// creating it.
 pub fn find_or_create(name: &str, now: Moment) -> Result<Queue> {
+    let mut has_tried = false;
     loop {
         if let Some(queue) = known(name)? {
             return Ok(queue);
         }
+        if has_tried {
+            relation::refuse_suppression(c"queue");
+        }
+        has_tried = true;
         let [own, offset, restored_at] = identity::current()?.args();
         catalogue::announce();
         CREATE.run(&[arg(name), arg(At(now)), own, offset, restored_at]);

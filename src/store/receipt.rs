@@ -19,22 +19,24 @@ const KEPT: i64 = HOUR;
 static RECEIPTS: Table = Table(c"receipt");
 static BY_LEASE: Index = Index { table: Table(c"receipt"), name: c"receipt_once" };
 
-// Leases are given in the order of their ids. The lower bound keeps the scan away from the end of
-// the index where rows die; what is older on a cursor that went quiet is the sweep's, and so is what
-// a sweep is deleting.
+// Ids of leases grow with time, until it comes round in them. The bounds keep the scan away from the
+// end of the index where rows die; what is older on a cursor that went quiet is the sweep's, and so is
+// what a sweep is deleting. What makes this safe is the moment that is stored.
 static PRUNE: Statement = Statement::new(
     "DELETE FROM queen_mq.receipt WHERE ctid = ANY (ARRAY(
          SELECT ctid FROM queen_mq.receipt
-         WHERE cursor_id = $1 AND lease_id >= $2 AND lease_id < $3 AND ended_at < $4
+         WHERE cursor_id = $1 AND lease_id >= $2 AND lease_id <= $3 AND ended_at < $4
          ORDER BY lease_id LIMIT 128 FOR UPDATE SKIP LOCKED))",
     &[pg_sys::INT8OID, pg_sys::UUIDOID, pg_sys::UUIDOID, pg_sys::TIMESTAMPTZOID],
 );
 
 /// Remove receipts of the cursor, whose lock the caller holds, that have served their time.
 pub fn prune(cursor: u64, now: Moment) {
-    let bound = |moment| arg(Uuid::from_bytes(LeaseId::earliest(moment).0));
+    let bound = |lease: LeaseId| arg(Uuid::from_bytes(lease.0));
     let until = now - KEPT;
-    PRUNE.run(&[arg(signed(cursor)), bound(until - 2 * KEPT), bound(until), arg(At(until))]);
+    for (first, last) in LeaseId::given_between(until - 2 * KEPT, until) {
+        PRUNE.run(&[arg(signed(cursor)), bound(first), bound(last), arg(At(until))]);
+    }
 }
 
 pub fn insert(at: &Located, lease: LeaseId, receipt: &Receipt, now: Moment) {

@@ -2,6 +2,7 @@
 
 use pgrx::pg_sys;
 
+use super::relation;
 use super::spi::{Columns, Statement, Under, arg};
 use super::{signed, unsigned};
 
@@ -20,13 +21,16 @@ static INSERT: Statement = Statement::new(
 );
 
 pub fn insert(queue: i64, replay: &Replay) {
-    INSERT.run(&[
+    let written = INSERT.run(&[
         arg(queue),
         arg(signed(replay.segment)),
         arg(signed(replay.xid)),
         arg(replay.partition.as_str()),
         arg(replay.group),
     ]);
+    if written.affected() == 0 {
+        relation::refuse_suppression(c"replay");
+    }
 }
 
 static OF_QUEUE: Statement = Statement::new(
@@ -45,14 +49,17 @@ pub fn of_queue(queue: i64, under: &Under) -> Vec<Replay> {
 }
 
 static HAND_OVER: Statement = Statement::new(
-    "WITH moved AS (UPDATE queen_mq.replay SET group_id = $2 WHERE group_id = $1
-                    RETURNING queue_id, partition, segment_id)
-     UPDATE queen_mq.segment s SET only_group = $2 FROM moved
-     WHERE s.queue_id = moved.queue_id AND s.partition = moved.partition AND s.id = moved.segment_id",
-    &[pg_sys::INT8OID, pg_sys::INT8OID],
+    "WITH moved AS (UPDATE queen_mq.replay SET group_id = $2 WHERE queue_id = $3 AND group_id = $1
+                    RETURNING partition, segment_id)
+     UPDATE queen_mq.segment SET only_group = $2 WHERE ctid = ANY (ARRAY(
+         SELECT s.ctid FROM moved CROSS JOIN LATERAL (
+             SELECT ctid FROM queen_mq.segment
+             WHERE queue_id = $3 AND partition = moved.partition AND id = moved.segment_id
+             OFFSET 0) AS s))",
+    &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID],
 );
 
-/// What was for one group is for the other.
-pub fn hand_over(from: i64, to: i64) {
-    HAND_OVER.run(&[arg(from), arg(to)]);
+/// What was for one group of the queue is for the other.
+pub fn hand_over(queue: i64, from: i64, to: i64) {
+    HAND_OVER.run(&[arg(from), arg(to), arg(queue)]);
 }

@@ -9,11 +9,12 @@ use queen_engine::pop::{Found, Read};
 use queen_engine::tally::Arrived;
 
 use super::clock::{At, Moment};
-use super::spi::{Arg, Columns, Statement, Under, arg};
+use super::spi::{Columns, Statement, Under, arg};
 use super::table::{self, From, Held, Index, Key, Table, Tuple, Value};
 use super::{signed, unsigned};
-use crate::datum::{Jsonb, JsonbArray, TextArray};
+use crate::datum::{Array, Elements, Jsonb, JsonbArray, TextArray};
 use crate::error::{Error, Result};
+use crate::scratch::Scratch;
 
 static DRAW: Statement = Statement::new(
     "SELECT pg_catalog.nextval('queen_mq.segment_id') FROM pg_catalog.generate_series(1, $1)",
@@ -41,21 +42,24 @@ pub struct NewSegment<'a> {
     pub only_group: Option<i64>,
 }
 
-/// Write a segment; returns its id.
+/// Write a segment; returns its id. The arrays are made of copies, which are freed again: however much
+/// is pushed, one segment at a time is in memory twice.
 pub fn append(segment: NewSegment<'_>) -> u64 {
     let id = segment.id.unwrap_or_else(|| unsigned(table::draw(c"segment_id")));
-    SEGMENTS.insert(&[
-        arg(segment.queue),
-        arg(signed(id)),
-        arg(signed(segment.xid)),
-        arg(At(segment.created_at)),
-        arg(segment.payloads.len() as i16),
-        arg(segment.partition),
-        arg(segment.payloads),
-        segment.transaction_ids.and_then(arg),
-        segment.headers.and_then(arg),
-        segment.only_group.and_then(arg),
-    ]);
+    Scratch::new().run(|| {
+        SEGMENTS.insert(&[
+            arg(segment.queue),
+            arg(signed(id)),
+            arg(signed(segment.xid)),
+            arg(At(segment.created_at)),
+            arg(segment.payloads.len() as i16),
+            arg(segment.partition),
+            arg(segment.payloads),
+            segment.transaction_ids.and_then(arg),
+            segment.headers.and_then(arg),
+            segment.only_group.and_then(arg),
+        ]);
+    });
     id
 }
 
@@ -71,9 +75,7 @@ pub struct Stored {
     created_at: Moment,
     /// Not for the reader.
     skip: bool,
-    payloads: Held,
-    transaction_ids: Held,
-    headers: Held,
+    contents: Contents,
 }
 
 impl Stored {
@@ -93,43 +95,82 @@ impl Stored {
         self.created_at
     }
 
-    /// Its messages, unpacked into the memory context that is current.
-    pub fn unpack(&self) -> Unpacked {
-        Unpacked {
-            payloads: self.payloads.get().and_then(JsonbArray::elements).unwrap_or_default(),
-            transaction_ids: self
-                .transaction_ids
-                .get()
-                .and_then(TextArray::elements)
-                .unwrap_or_default(),
-            headers: self.headers.get().and_then(JsonbArray::elements).unwrap_or_default(),
+    pub fn contents(&self) -> Contents {
+        self.contents
+    }
+}
+
+/// The messages of a segment as they lie in the table: what does not fit into a page is elsewhere, and
+/// this says where. So it takes a page at most, in the memory context it was read or copied into.
+///
+/// It can be unpacked as long as a snapshot is held that was taken before it was read, or with it. Large
+/// values are read whatever has become of their row; only vacuum removes them for good, once whoever
+/// deleted the row has ended before every snapshot that is held. The row was visible when it was read, so
+/// who deletes it had not ended then, and not when an earlier snapshot was taken. The caller of an SQL
+/// function holds such a snapshot until the function returns, in every isolation level, in PL/pgSQL and
+/// in read-only functions alike: no value can be read without one. And nothing rewrites or truncates the
+/// table meanwhile: its lock is held to the end of the transaction.
+#[derive(Clone, Copy)]
+pub struct Contents {
+    payloads: Held,
+    transaction_ids: Held,
+    headers: Held,
+}
+
+impl Contents {
+    /// A copy in the current memory context.
+    pub fn copied(self) -> Self {
+        Self {
+            payloads: self.payloads.copied(),
+            transaction_ids: self.transaction_ids.copied(),
+            headers: self.headers.copied(),
         }
     }
-}
 
-/// The contents of a segment. Values live as long as the memory context they were unpacked in.
-pub struct Unpacked {
-    payloads: Vec<Arg>,
-    transaction_ids: Vec<Arg>,
-    headers: Vec<Arg>,
-}
-
-impl Unpacked {
-    pub fn payload(&self, index: u16) -> Result<Jsonb> {
-        let payload = self.payloads.get(usize::from(index)).copied().flatten();
-        payload.map(Jsonb::new).ok_or_else(|| Error::corrupt("a segment is shorter than its count"))
+    /// Its messages, unpacked into the memory context that is current.
+    pub fn unpack(self) -> Unpacked {
+        let headers = self.headers.get().map(JsonbArray::elements);
+        Unpacked {
+            payloads: self.payloads.get().map_or_else(Elements::none, JsonbArray::elements),
+            headers: headers.unwrap_or_else(Elements::none),
+            names: self.names(),
+        }
     }
 
-    pub fn transaction_id(&self, message: MessageId) -> String {
-        let given = self.transaction_ids.get(usize::from(message.index())).copied().flatten();
+    /// The transaction_ids alone, in the same way.
+    pub fn names(self) -> Names {
+        Names(self.transaction_ids.get().map_or_else(Elements::none, TextArray::elements))
+    }
+}
+
+/// The transaction_ids of a segment. They live as long as the memory context they were unpacked in.
+pub struct Names(Elements);
+
+impl Names {
+    pub fn of(&self, message: MessageId) -> String {
+        let given = self.0.get(usize::from(message.index()));
         // SAFETY: an element of a text array.
         given
             .and_then(|datum| unsafe { String::from_datum(datum, false) })
             .unwrap_or_else(|| message.derived_transaction_id())
     }
+}
+
+/// The contents of a segment. Values live as long as the memory context they were unpacked in.
+pub struct Unpacked {
+    payloads: Elements,
+    headers: Elements,
+    pub names: Names,
+}
+
+impl Unpacked {
+    pub fn payload(&self, index: u16) -> Result<Jsonb> {
+        let payload = self.payloads.get(usize::from(index));
+        payload.map(Jsonb::new).ok_or_else(|| Error::corrupt("a segment is shorter than its count"))
+    }
 
     pub fn headers(&self, index: u16) -> Option<Jsonb> {
-        self.headers.get(usize::from(index)).copied().flatten().map(Jsonb::new)
+        self.headers.get(usize::from(index)).map(Jsonb::new)
     }
 }
 
@@ -204,9 +245,11 @@ impl Log<'_> {
             messages: row.need::<i16>(5) as u16,
             created_at,
             skip: is_old || is_others,
-            payloads: self.hold(row, 7),
-            transaction_ids: self.hold(row, 8),
-            headers: self.hold(row, 9),
+            contents: Contents {
+                payloads: self.hold(row, 7),
+                transaction_ids: self.hold(row, 8),
+                headers: self.hold(row, 9),
+            },
         }
     }
 
@@ -408,8 +451,14 @@ pub fn delete_all(queue: i64) -> i64 {
 }
 
 static DELETE: Statement = Statement::new(
-    "WITH replays AS (DELETE FROM queen_mq.replay WHERE queue_id = $1 AND segment_id = ANY ($3))
-     DELETE FROM queen_mq.segment WHERE queue_id = $1 AND partition = $2 AND id = ANY ($3)",
+    "WITH replays AS (DELETE FROM queen_mq.replay WHERE ctid = ANY (ARRAY(
+         SELECT r.ctid FROM unnest($3) AS gone(id) CROSS JOIN LATERAL (
+             SELECT ctid FROM queen_mq.replay
+             WHERE queue_id = $1 AND segment_id = gone.id OFFSET 0) AS r)))
+     DELETE FROM queen_mq.segment WHERE ctid = ANY (ARRAY(
+         SELECT s.ctid FROM unnest($3) AS gone(id) CROSS JOIN LATERAL (
+             SELECT ctid FROM queen_mq.segment
+             WHERE queue_id = $1 AND partition = $2 AND id = gone.id OFFSET 0) AS s))",
     &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::INT8ARRAYOID],
 );
 

@@ -11,7 +11,12 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
+use super::catalogue;
+use super::planning::PinnedPlans;
+use crate::allocator;
 use crate::error::{Error, Result};
+use crate::pg::guard::{self, Guard};
+use crate::sqlstate;
 
 /// A statement of the project: its text and the types of its parameters. Planned on first use and
 /// kept for the session.
@@ -55,6 +60,8 @@ impl Statement {
 
     fn execute(&self, args: &[Arg], view: View) -> Rows {
         assert_eq!(args.len(), self.types.len(), "{}", self.sql);
+        guard::pin_search_path();
+        allocator::check();
         let mut values: Vec<pg_sys::Datum> =
             args.iter().map(|a| a.unwrap_or(pg_sys::Datum::null())).collect();
         let nulls: Vec<c_char> =
@@ -102,78 +109,22 @@ impl Statement {
     }
 }
 
-/// An open SPI connection. What the function wants to keep, it copies out before this closes.
+/// Run `body` as the role that owns the extension, in a restricted context, with an open SPI
+/// connection. What the function wants to keep, it copies out before this closes.
 ///
-/// There is no `Drop`: on an error PostgreSQL closes the connection itself, when it rolls the
+/// There is no `Drop` for the connection: on an error PostgreSQL closes it itself, when it rolls the
 /// (sub)transaction back.
 pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let _guard = Guard::act_as(catalogue::owner());
+    let _plans = PinnedPlans::pin();
     // SAFETY: connect and finish are paired on the way that returns; an ERROR ends the connection
     // with the transaction, so a Result error, which is about to be raised, need not.
-    unsafe {
-        crate::worker::announce();
+    sqlstate::keep(|| unsafe {
         pg_sys::SPI_connect();
-        let _plans = PinnedPlans::pin();
         let value = body()?;
         pg_sys::SPI_finish();
         Ok(value)
-    }
-}
-
-/// Our statements are all look-ups by an index that was made for them. On a table without
-/// statistics, or with those of a quieter hour, the planner would now and then prefer to read it
-/// whole, and the session would keep that plan. So while they are planned and run, index scans and
-/// nested loops are the only choice. What is ruled out counts as very expensive, which would make
-/// PostgreSQL compile the plan to machine code first, so that is off as well.
-struct PinnedPlans {
-    seqscan: bool,
-    bitmapscan: bool,
-    hashjoin: bool,
-    mergejoin: bool,
-    material: bool,
-    jit: bool,
-    cache_mode: c_int,
-}
-
-impl PinnedPlans {
-    fn pin() -> Self {
-        // SAFETY: plain settings of this single-threaded backend, put back by `Drop`, which also
-        // runs when an ERROR unwinds. None of our statements calls code of the user.
-        unsafe {
-            let before = Self {
-                seqscan: pg_sys::enable_seqscan,
-                bitmapscan: pg_sys::enable_bitmapscan,
-                hashjoin: pg_sys::enable_hashjoin,
-                mergejoin: pg_sys::enable_mergejoin,
-                material: pg_sys::enable_material,
-                jit: pg_sys::jit_enabled,
-                cache_mode: pg_sys::plan_cache_mode,
-            };
-            pg_sys::enable_seqscan = false;
-            pg_sys::enable_bitmapscan = false;
-            pg_sys::enable_hashjoin = false;
-            pg_sys::enable_mergejoin = false;
-            pg_sys::enable_material = false;
-            pg_sys::jit_enabled = false;
-            pg_sys::plan_cache_mode =
-                pg_sys::PlanCacheMode::PLAN_CACHE_MODE_FORCE_GENERIC_PLAN as c_int;
-            before
-        }
-    }
-}
-
-impl Drop for PinnedPlans {
-    fn drop(&mut self) {
-        // SAFETY: as in `pin`.
-        unsafe {
-            pg_sys::enable_seqscan = self.seqscan;
-            pg_sys::enable_bitmapscan = self.bitmapscan;
-            pg_sys::enable_hashjoin = self.hashjoin;
-            pg_sys::enable_mergejoin = self.mergejoin;
-            pg_sys::enable_material = self.material;
-            pg_sys::jit_enabled = self.jit;
-            pg_sys::plan_cache_mode = self.cache_mode;
-        }
-    }
+    })
 }
 
 /// The result of a statement, read row by row.

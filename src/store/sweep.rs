@@ -2,7 +2,7 @@
 //!
 //! What goes by age has no index of its own: it would cost every message. Instead tables are passed
 //! piece by piece, a number of pages at a time, and where a pass has come to is kept in a row, whose
-//! lock keeps two sweeps off the same piece.
+//! lock keeps two sweeps off the same piece. OFFSET 0 makes a condition one look-up for each row.
 
 use pgrx::pg_sys;
 
@@ -88,9 +88,10 @@ pub static PASSES: [Pass; 6] = [
         "transaction_ids",
         "admission",
         0,
-        "LEFT JOIN queen_mq.queue q ON q.id = t.queue_id
-         WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
-           AND (q.id IS NULL OR t.admitted_at <= $3 - coalesce(q.dedup_window, '1 hour'))"
+        "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
+           AND t.admitted_at <= coalesce(
+               (SELECT $3 - coalesce(q.dedup_window, '1 hour') FROM queen_mq.queue q
+                WHERE q.id = t.queue_id), 'infinity')"
     ),
     // A newer revision says what there is; the cursor may be gone.
     pass!(
@@ -112,7 +113,7 @@ pub static PASSES: [Pass; 6] = [
     ),
     // Once nothing is held, or waits, in any of its partitions, and its claims are gone. Where somebody always holds something,
     // by age: a lease lasts 12 hours, and longer only if it is extended. And once its receipts are
-    // gone: a lease's id begins with its milliseconds, which those of the set were a moment later.
+    // gone.
     pass!(
         "lease_sets",
         "lease_set",
@@ -123,18 +124,14 @@ pub static PASSES: [Pass; 6] = [
                                WHERE cursor_id = held.id ORDER BY revision DESC LIMIT 1) AS p
                            WHERE p.due_at > CASE WHEN t.created_at < $3 - interval '12 hours'
                                             THEN $3 - interval '12 hours'
-                                            ELSE '-infinity' END)
+                                            ELSE '-infinity' END OFFSET 0)
            AND NOT EXISTS (SELECT FROM unnest(t.cursor_ids) AS held(id)
-                           JOIN queen_mq.claim c ON c.id = held.id)
+                           CROSS JOIN LATERAL (SELECT id FROM queen_mq.claim
+                               WHERE id = held.id OFFSET 0) AS c OFFSET 0)
            AND NOT EXISTS (SELECT FROM unnest(t.cursor_ids) AS held(id)
-                           JOIN queen_mq.receipt r ON r.cursor_id = held.id
-                           WHERE r.ended_at >= $3
-                             AND r.lease_id >= pg_catalog.rpad(pg_catalog.lpad(pg_catalog.to_hex(
-                                 (extract(epoch FROM t.created_at) * 1000)::bigint - 1000), 12, '0'),
-                                 32, '0')::uuid
-                             AND r.lease_id < pg_catalog.rpad(pg_catalog.lpad(pg_catalog.to_hex(
-                                 (extract(epoch FROM t.created_at) * 1000)::bigint + 1000), 12, '0'),
-                                 32, '0')::uuid)"
+                           CROSS JOIN LATERAL (SELECT ended_at FROM queen_mq.receipt
+                               WHERE cursor_id = held.id AND lease_id = t.lease_id OFFSET 0) AS r
+                           WHERE r.ended_at >= $3 OFFSET 0)"
     ),
     // Cursors of groups that are gone, once nobody is to be told of their leases any more.
     pass!(
@@ -142,21 +139,23 @@ pub static PASSES: [Pass; 6] = [
         "cursor",
         HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
-           AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id)
+           AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id OFFSET 0)
            AND NOT EXISTS (SELECT FROM queen_mq.receipt r
-                           WHERE r.cursor_id = t.id AND r.ended_at >= $3)
-           AND NOT EXISTS (SELECT FROM queen_mq.progress p
-                           WHERE p.cursor_id = t.id AND p.due_at >= $3)"
+                           WHERE r.cursor_id = t.id AND r.ended_at >= $3 OFFSET 0)
+           AND NOT EXISTS (SELECT FROM (SELECT due_at FROM queen_mq.progress
+                                        WHERE cursor_id = t.id OFFSET 0) AS p
+                           WHERE p.due_at >= $3 OFFSET 0)"
     ),
     pass!(
         "removed_claims",
         "claim",
         HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
-           AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id)
+           AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id OFFSET 0)
            AND (t.deadline IS NULL OR t.deadline < $3)
-           AND NOT EXISTS (SELECT FROM queen_mq.progress p
-                           WHERE p.cursor_id = t.id AND p.due_at >= $3)"
+           AND NOT EXISTS (SELECT FROM (SELECT due_at FROM queen_mq.progress
+                                        WHERE cursor_id = t.id OFFSET 0) AS p
+                           WHERE p.due_at >= $3 OFFSET 0)"
     ),
 ];
 
@@ -171,9 +170,10 @@ static ORPHANS: Statement = Statement::new(
          FROM used WHERE used.id IS NOT NULL),
      gone AS MATERIALIZED (
          SELECT id FROM used
-         WHERE id IS NOT NULL AND NOT EXISTS (SELECT FROM queen_mq.queue q WHERE q.id = used.id))
+         WHERE id IS NOT NULL
+           AND NOT EXISTS (SELECT FROM queen_mq.queue q WHERE q.id = used.id OFFSET 0))
      DELETE FROM queen_mq.segment WHERE ctid = ANY (ARRAY(
-         SELECT t.ctid FROM gone JOIN queen_mq.segment t ON t.queue_id = gone.id
+         SELECT t.ctid FROM queen_mq.segment t WHERE t.queue_id = ANY (ARRAY(SELECT id FROM gone))
          LIMIT $1 FOR UPDATE OF t SKIP LOCKED))",
     &[pg_sys::INT8OID],
 );
@@ -182,6 +182,18 @@ static ORPHANS: Statement = Statement::new(
 pub fn orphans() -> Step {
     let removed = ORPHANS.run(&[arg(ROWS)]).affected();
     Step { removed: removed as u64, goes_on: removed as i64 == ROWS }
+}
+
+static OWNER: Statement = Statement::new(
+    "UPDATE queen_mq.owner o SET role_name = r.rolname::text
+     FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_roles r ON r.oid = e.extowner
+     WHERE e.extname = 'queen_mq' AND o.role_name <> r.rolname::text",
+    &[],
+);
+
+/// The name of the extension's owner, for dumps, after REASSIGN OWNED and the like.
+pub fn owner() {
+    OWNER.run(&[]);
 }
 
 static MARKERS: Statement = Statement::new(

@@ -1,4 +1,4 @@
-//! Look-ups by an index, row locks and inserts without the executor.
+//! Look-ups by an index and row locks without the executor. Inserts are in [`super::writing`].
 //!
 //! A pop and an ack are about ten look-ups by a key and a few inserts. Run as SQL, each of them
 //! costs several times what the look-up itself costs, for the executor is set up and taken down
@@ -17,7 +17,9 @@ use pgrx::{FromDatum, IntoDatum, pg_sys};
 
 use super::catalogue;
 pub use super::key::{Key, Value};
+use super::relation::{self, Attributes, KEEP, READ, WRITE};
 use super::spi::{Arg, Columns, Under};
+use crate::allocator;
 use crate::error::Error;
 
 /// A table of the schema `queen_mq`.
@@ -45,26 +47,31 @@ pub struct Unended {
 
 /// Where a row lies.
 #[derive(Clone, Copy, Debug)]
-pub struct Place(pg_sys::ItemPointerData);
+pub struct Place(pub(super) pg_sys::ItemPointerData);
 
 /// A row under a scan, lent while the scan stands there.
 pub struct Tuple {
     slot: *mut pg_sys::TupleTableSlot,
+    /// Where the columns lie.
+    attributes: Attributes,
 }
 
 impl Columns for Tuple {
     fn datum(&self, column: usize) -> Arg {
-        // SAFETY: the slot holds a row until the scan moves on, which outlives this borrow. After
-        // slot_getsomeattrs the first `column` values are filled in; a column that the table does
-        // not have is an ERROR there.
+        let Some(attribute) = column.checked_sub(1).and_then(|i| self.attributes.get(i)) else {
+            Error::corrupt(format!("no layout has a column {column} here")).raise()
+        };
+        let attribute = *attribute as usize;
+        // SAFETY: the slot holds a row until the scan moves on, which outlives this borrow. The table
+        // has the attribute. After slot_getsomeattrs the values up to it are filled in.
         unsafe {
             let slot = &*self.slot;
-            if usize::from(slot.tts_nvalid as u16) < column {
-                pg_sys::slot_getsomeattrs_int(self.slot, column as i32);
+            if usize::from(slot.tts_nvalid as u16) < attribute {
+                pg_sys::slot_getsomeattrs_int(self.slot, attribute as i32);
             }
             let slot = &*self.slot;
-            let is_null = *slot.tts_isnull.add(column - 1);
-            (!is_null).then(|| *slot.tts_values.add(column - 1))
+            let is_null = *slot.tts_isnull.add(attribute - 1);
+            (!is_null).then(|| *slot.tts_values.add(attribute - 1))
         }
     }
 }
@@ -95,38 +102,19 @@ impl Tuple {
         // SAFETY: the column is a varlena.
         self.datum(column).map_or(0, |datum| unsafe { pg_sys::toast_datum_size(datum) }) as u64
     }
-
-    /// A copy of a varlena column, as it lies in the table (which may be a toast pointer), in the
-    /// current memory context.
-    fn copy(&self, column: usize) -> Arg {
-        self.datum(column).map(|datum| {
-            // SAFETY: a varlena is as long as its header says, and the copy has that much room.
-            unsafe {
-                let size = pgrx::varsize_any(datum.cast_mut_ptr());
-                let copy: *mut u8 = pg_sys::palloc(size).cast();
-                ptr::copy_nonoverlapping(datum.cast_mut_ptr::<u8>(), copy, size);
-                copy.into()
-            }
-        })
-    }
 }
 
-/// Open a table. It may have gone since it was found by its name.
-///
-/// # Safety
-/// In a transaction.
-unsafe fn open(name: &'static CStr, mode: i32) -> pg_sys::Relation {
-    // SAFETY: answers NULL for what is not there.
-    let table = unsafe { pg_sys::try_relation_open(catalogue::oid_of(name), mode) };
-    if table.is_null() {
-        Error::dropped().raise();
+/// A copy of a varlena, as it lies in a table (which may be a toast pointer), in the current memory
+/// context.
+fn copied(datum: pg_sys::Datum) -> pg_sys::Datum {
+    // SAFETY: a varlena is as long as its header says, and the copy has that much room.
+    unsafe {
+        let size = pgrx::varsize_any(datum.cast_mut_ptr());
+        let copy: *mut u8 = pg_sys::palloc(size).cast();
+        ptr::copy_nonoverlapping(datum.cast_mut_ptr::<u8>(), copy, size);
+        copy.into()
     }
-    table
 }
-
-const READ: i32 = pg_sys::AccessShareLock as i32;
-const WRITE: i32 = pg_sys::RowExclusiveLock as i32;
-const KEEP: i32 = pg_sys::NoLock as i32;
 
 impl Index {
     /// Visit the rows that meet `keys`, with columns of the index, from one end, until `visit`
@@ -207,27 +195,28 @@ impl Index {
         // in pairs; on an ERROR the transaction's resource owner closes them. The keys' datums live
         // in the current memory context, longer than the scan.
         unsafe {
-            let table = open(self.table.0, READ);
-            let index = pg_sys::index_open(catalogue::oid_of(self.name), READ);
+            let table = relation::open(self.table.0, READ);
+            let index = relation::open_index(self.name, &table);
             let mut scan_keys: Vec<pg_sys::ScanKeyData> =
                 keys.iter().map(|(column, key)| key.on(*column)).collect();
-            let slot = pg_sys::table_slot_create(table, ptr::null_mut());
-            let scan = begin(table, index, snapshot, scan_keys.len() as i32);
+            let slot = pg_sys::table_slot_create(table.relation, ptr::null_mut());
+            let scan = begin(table.relation, index, snapshot, scan_keys.len() as i32);
             let count = scan_keys.len() as i32;
             pg_sys::index_rescan(scan, scan_keys.as_mut_ptr(), count, ptr::null_mut(), 0);
             let mut broken_off = None;
+            let tuple = Tuple { slot, attributes: table.attributes };
             while pg_sys::index_getnext_slot(scan, direction, slot) {
-                let tuple = Tuple { slot };
                 if let ControlFlow::Break(value) = visit(&tuple) {
                     broken_off = Some(value);
                     break;
                 }
                 pgrx::check_for_interrupts!();
+                allocator::check();
             }
             pg_sys::index_endscan(scan);
             pg_sys::ExecDropSingleTupleTableSlot(slot);
             pg_sys::index_close(index, KEEP);
-            pg_sys::table_close(table, KEEP);
+            pg_sys::table_close(table.relation, KEEP);
             broken_off
         }
     }
@@ -311,7 +300,7 @@ impl Table {
         // pgrx calls PostgreSQL's own: an ERROR in it unwinds.
         unsafe {
             pg_sys::PreventCommandIfReadOnly(c"SELECT FOR NO KEY UPDATE".as_ptr());
-            let table = open(self.0, WRITE);
+            let table = relation::open(self.0, WRITE).relation;
             let slot = pg_sys::table_slot_create(table, ptr::null_mut());
             let method = &*(*table).rd_tableam;
             let Some(lock) = method.tuple_lock else {
@@ -337,106 +326,6 @@ impl Table {
             outcome == pg_sys::TM_Result::TM_Ok
         }
     }
-
-    /// Insert one row, with a value for each column. A duplicate of a unique key is an ERROR.
-    pub fn insert(&self, values: &[Arg]) {
-        // SAFETY: as `insert_as` needs it.
-        unsafe {
-            self.insert_as(values, |target, state, slot| {
-                pg_sys::ExecSimpleRelationInsert(target, state, slot);
-            });
-        }
-    }
-
-    /// Insert one row, with a value for each column that is not to be NULL, unless one of its keys
-    /// is taken: by a row that is there, or by one whose transaction has not ended. Never waits.
-    pub fn try_insert(&self, values: &[Arg]) -> Option<Place> {
-        let mut conflict = false;
-        let mut place = pg_sys::ItemPointerData::default();
-        // SAFETY: what ON CONFLICT DO NOTHING does after its first look. Keys are checked without
-        // waiting, since both have told by then that they are there; who comes second withdraws.
-        unsafe {
-            self.insert_as(values, |target, state, slot| {
-                pg_sys::simple_table_tuple_insert((*target).ri_RelationDesc, slot);
-                insert_keys(target, state, slot, &mut conflict);
-                place = (*slot).tts_tid;
-            });
-        }
-        let place = Place(place);
-        if conflict {
-            self.withdraw(place);
-        }
-        (!conflict).then_some(place)
-    }
-
-    /// Delete a row that this transaction has inserted.
-    pub fn withdraw(&self, mut place: Place) {
-        // SAFETY: the row is there, and nobody else sees it. A command does not see what it has
-        // inserted itself: this is the next one.
-        unsafe {
-            pg_sys::CommandCounterIncrement();
-            let table = open(self.0, WRITE);
-            let snapshot = pg_sys::GetActiveSnapshot();
-            pg_sys::simple_table_tuple_delete(table, &mut place.0, snapshot);
-            pg_sys::table_close(table, KEEP);
-        }
-    }
-
-    /// # Safety
-    /// `put` inserts the row of the slot, and closes what it opens.
-    unsafe fn insert_as(
-        &self,
-        values: &[Arg],
-        put: impl FnOnce(*mut pg_sys::ResultRelInfo, *mut pg_sys::EState, *mut pg_sys::TupleTableSlot),
-    ) {
-        // SAFETY: everything is opened and closed in pairs, and belongs to the transaction's
-        // resource owner and the current memory context on an ERROR. The slot is as wide as the
-        // table, which is checked against the values.
-        unsafe {
-            pg_sys::PreventCommandIfReadOnly(c"INSERT".as_ptr());
-            let table = open(self.0, WRITE);
-            if (*(*table).rd_att).natts as usize != values.len() {
-                Error::corrupt(format!("{:?} does not have {} columns", self.0, values.len()))
-                    .raise();
-            }
-            let state = pg_sys::CreateExecutorState();
-            let target: *mut pg_sys::ResultRelInfo =
-                pg_sys::palloc0(size_of::<pg_sys::ResultRelInfo>()).cast();
-            pg_sys::InitResultRelInfo(target, table, 1, ptr::null_mut(), 0);
-            pg_sys::ExecOpenIndices(target, false);
-            let slot = pg_sys::MakeSingleTupleTableSlot((*table).rd_att, &pg_sys::TTSOpsVirtual);
-            for (i, value) in values.iter().enumerate() {
-                *(*slot).tts_values.add(i) = value.unwrap_or(pg_sys::Datum::null());
-                *(*slot).tts_isnull.add(i) = value.is_none();
-            }
-            pg_sys::ExecStoreVirtualTuple(slot);
-            put(target, state, slot);
-            pg_sys::ExecCloseIndices(target);
-            pg_sys::ExecDropSingleTupleTableSlot(slot);
-            pg_sys::FreeExecutorState(state);
-            pg_sys::table_close(table, KEEP);
-        }
-    }
-}
-
-/// Insert the keys of a row into the indexes of its table. `conflict`: one of them is there.
-///
-/// # Safety
-/// The row has been inserted; all belong together.
-unsafe fn insert_keys(
-    target: *mut pg_sys::ResultRelInfo,
-    state: *mut pg_sys::EState,
-    slot: *mut pg_sys::TupleTableSlot,
-    conflict: &mut bool,
-) {
-    let none = ptr::null_mut();
-    // SAFETY: as above.
-    unsafe {
-        #[cfg(feature = "pg15")]
-        pg_sys::ExecInsertIndexTuples(target, slot, state, false, true, conflict, none);
-        #[cfg(not(feature = "pg15"))]
-        pg_sys::ExecInsertIndexTuples(target, slot, state, false, true, conflict, none, false);
-    }
 }
 
 /// The next value of a sequence of the schema `queen_mq`.
@@ -454,7 +343,12 @@ pub struct Held(Arg);
 
 impl Held {
     pub fn of(tuple: &Tuple, column: usize) -> Self {
-        Self(tuple.copy(column))
+        Self(tuple.datum(column).map(copied))
+    }
+
+    /// The same in the current memory context, still as it lies in the table.
+    pub fn copied(self) -> Self {
+        Self(self.0.map(copied))
     }
 
     pub fn nothing() -> Self {

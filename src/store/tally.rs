@@ -6,7 +6,7 @@ use queen_engine::tally::Tally;
 
 use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
 use super::table::{From, Index, Table, Tuple, Value};
-use super::{advisory, decode};
+use super::{decode, locks};
 use crate::error::{Error, Result};
 
 static TALLIES: Table = Table(c"tally");
@@ -24,17 +24,9 @@ pub fn newest(queue: i64, under: &Under) -> Result<(i64, Tally)> {
 }
 
 /// Be the one who counts for the queue, until the end of the transaction. False if somebody else
-/// is, or has counted on from `revision`.
+/// is, or has counted on from `revision`; or if the transaction has locked much.
 pub fn try_lead(queue: i64, revision: i64) -> Result<bool> {
-    if !advisory::try_lock(&format!("tally {queue}")) {
-        return Ok(false);
-    }
-    is_newest(queue, revision)
-}
-
-/// The same, waiting for whoever is counting.
-pub fn lead(queue: i64) {
-    advisory::lock(&format!("tally {queue}"));
+    Ok(locks::tally(queue).try_spare() && is_newest(queue, revision)?)
 }
 
 fn is_newest(queue: i64, revision: i64) -> Result<bool> {

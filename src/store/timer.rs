@@ -3,9 +3,11 @@
 use pgrx::pg_sys;
 
 use super::clock::{At, Moment};
+use super::relation;
 use super::spi::{Columns, Statement, Under, arg};
 use super::table::{From, Index, Table, Value};
 use crate::datum::Jsonb;
+use crate::error::Error;
 
 /// A message to be scheduled.
 pub struct NewTimer<'a> {
@@ -47,6 +49,10 @@ static REPLACE: Statement = insert!(
      RETURNING t.xmax = 0"
 );
 static ADD: Statement = insert!("NOTHING");
+static EXISTS: Statement = Statement::new(
+    "SELECT FROM queen_mq.timer WHERE queue_id = $1 AND timer_key = $2",
+    &[pg_sys::INT8OID, pg_sys::TEXTOID],
+);
 
 impl NewTimer<'_> {
     fn run(self, statement: &Statement) -> super::spi::Rows {
@@ -64,12 +70,20 @@ impl NewTimer<'_> {
     /// Schedule it, replacing the timer of this key. True if there was none. Waits for a
     /// transaction that is scheduling, moving or cancelling the same one.
     pub fn replace(self) -> bool {
-        self.run(&REPLACE).first().is_none_or(|row| row.need(1))
+        match self.run(&REPLACE).first() {
+            Some(row) => row.need(1),
+            None => Error::suppressed("queen_mq.timer").raise(),
+        }
     }
 
     /// Schedule it, unless there is a timer of this key; false if there is.
     pub fn add(self) -> bool {
-        self.run(&ADD).affected() > 0
+        let (queue, key) = (self.queue, self.key);
+        let is_added = self.run(&ADD).affected() > 0;
+        if !is_added && EXISTS.run(&[arg(queue), arg(key)]).affected() == 0 {
+            relation::refuse_suppression(c"timer");
+        }
+        is_added
     }
 }
 
@@ -82,6 +96,16 @@ static CANCEL: Statement = Statement::new(
 /// Take a timer out; its transaction_id and moment. Waits as `replace` does.
 pub fn cancel(queue: i64, key: &str) -> Option<(String, Moment)> {
     CANCEL.run(&[arg(queue), arg(key)]).first().map(|row| (row.need(1), row.need::<At>(2).0))
+}
+
+static LOCK_OF_QUEUE: Statement = Statement::new(
+    "SELECT FROM queen_mq.timer WHERE queue_id = $1 ORDER BY id FOR UPDATE",
+    &[pg_sys::INT8OID],
+);
+
+/// Lock all timers of a queue, waiting for transactions that are moving, replacing or cancelling one.
+pub fn lock_of_queue(queue: i64) {
+    LOCK_OF_QUEUE.run(&[arg(queue)]);
 }
 
 /// A message that is due, held by this transaction.

@@ -79,8 +79,8 @@ impl Taking<'_> {
         if candidates.is_empty() {
             return Ok(outcome);
         }
-        let may_take =
-            cursor::try_read_first(self.queue.id) && cursor::may_take(self.group.id, partition);
+        let may_take = cursor::try_read_first(self.queue.id, self.group.id)
+            && cursor::may_take(self.group.id, partition);
         if !may_take {
             outcome.has_rivals = true;
             candidates.into_iter().for_each(|candidate| outcome.leave(candidate));
@@ -120,7 +120,7 @@ impl Taking<'_> {
         }
         if !good.is_empty() {
             self.partitions.insert(partition.to_owned());
-            self.deliver(partition, &good.delivered(), &stored, given)?;
+            self.deliver(partition, &good.delivered(), &stored, given);
         }
         Ok(outcome)
     }

@@ -9,6 +9,7 @@ mod sifting;
 mod unordered;
 
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 use queen_engine::cursor::{Cursor, Readiness};
 use queen_engine::discovery::Discovery;
@@ -18,6 +19,7 @@ use queen_engine::pop::{Pop, Popped};
 
 use crate::datum::{Jsonb, ResultContext, random};
 use crate::error::Result;
+use crate::scratch::Scratch;
 use crate::search::Search;
 use crate::store::clock::{self, Moment};
 use crate::store::cursor::{self, Attempt, Located, Notice};
@@ -25,7 +27,7 @@ use crate::store::group::Group;
 use crate::store::lease_set::Covered;
 use crate::store::lookup;
 use crate::store::queue::{DEAD_LETTER, Queue};
-use crate::store::segment::{Batch, Log, Stored};
+use crate::store::segment::{Batch, Contents, Log, Stored, Unpacked};
 use crate::store::snapshot::{self, Taken};
 use crate::store::spi::Under;
 use crate::store::table::Place;
@@ -48,14 +50,42 @@ pub struct Wanted<'a> {
 
 /// A delivered message.
 pub struct Delivery {
-    pub partition: String,
+    pub partition: Rc<str>,
     pub message: MessageId,
-    pub transaction_id: String,
-    pub payload: Jsonb,
-    pub headers: Option<Jsonb>,
+    /// Of its segment: unpacked when the message is returned, for all of them need not be in memory.
+    pub contents: Contents,
     pub created_at: Moment,
     pub attempt: u32,
     pub lease: Option<(LeaseId, Moment)>,
+}
+
+/// The contents of messages that are returned one by one: one segment's at a time.
+pub struct Unpacking {
+    scratch: Scratch,
+    open: Option<(u64, Unpacked)>,
+}
+
+impl Unpacking {
+    pub fn new() -> Self {
+        Self { scratch: Scratch::new(), open: None }
+    }
+
+    /// transaction_id, payload and headers of a message. They live until this is asked for a message of
+    /// another segment.
+    pub fn message(&mut self, of: &Delivery) -> Result<(String, Jsonb, Option<Jsonb>)> {
+        let segment = of.message.segment();
+        let open = match self.open.take() {
+            Some((id, unpacked)) if id == segment => unpacked,
+            _ => {
+                self.scratch.clear();
+                self.scratch.keep(|| of.contents.unpack())
+            }
+        };
+        let index = of.message.index();
+        let given = (open.names.of(of.message), open.payload(index)?, open.headers(index));
+        self.open = Some((segment, open));
+        Ok(given)
+    }
 }
 
 /// What became of one partition.
@@ -154,8 +184,8 @@ impl<'a> Taking<'a> {
         if self.wanted.partition.is_none() || !self.is_ordered() {
             moved_on |= self.search(&taken, under)?;
         }
-        if let Some((id, _)) = self.set.filter(|_| !self.covered.is_empty()) {
-            lease_set::insert(id, std::mem::take(&mut self.covered), self.now);
+        if let Some((id, lease)) = self.set.filter(|_| !self.covered.is_empty()) {
+            lease_set::insert(id, lease, std::mem::take(&mut self.covered), self.now);
         }
         Ok(moved_on)
     }
@@ -326,10 +356,14 @@ impl<'a> Taking<'a> {
                 Attempt::Taken => return Ok(Tried::Locked),
                 Attempt::MovedOn => return Ok(Tried::MovedOn),
             },
-            None if !cursor::try_read_first(self.queue.id) => return Ok(Tried::Locked),
+            None if !cursor::try_read_first(self.queue.id, self.group.id) => {
+                return Ok(Tried::Locked);
+            }
             None if !self.is_current()? => return Ok(Tried::MovedOn),
             None => match cursor::try_create(self.queue.id, self.group.id, partition)? {
-                // What a sweep or a purge has removed meanwhile is in no state of this cursor.
+                // What a sweep or a purge has removed meanwhile is in no state of this cursor. None of
+                // them does so from here on: a purge waits for the share that is held, and a sweep
+                // creates a cursor that is not there before it removes what the group has not read.
                 Some(_) if !tally::is_as_seen(self.queue.id, under)? => {
                     cursor::moved_on()?;
                     return Ok(Tried::MovedOn);
@@ -360,7 +394,7 @@ impl<'a> Taking<'a> {
         fetch_missing(segments, &popped.taken, log, under);
         self.covered.push((located.id, located.message));
         self.partitions.insert(located.partition.clone());
-        self.deliver(&located.partition, &popped.taken, segments, lease)?;
+        self.deliver(&located.partition, &popped.taken, segments, lease);
         Ok(Tried::Took)
     }
 
@@ -407,25 +441,23 @@ impl<'a> Taking<'a> {
         messages: &Spans,
         segments: &HashMap<u64, Stored>,
         lease: Option<(LeaseId, i64)>,
-    ) -> Result<()> {
+    ) {
+        let partition: Rc<str> = partition.into();
         for span in messages.iter() {
             let Some(stored) = segments.get(&span.segment) else { continue };
             let created_at = stored.created_at();
-            let unpacked = self.results.allocate(|| stored.unpack());
+            let contents = self.results.allocate(|| stored.contents().copied());
             for message in span.messages() {
                 self.deliveries.push(Delivery {
-                    partition: partition.to_owned(),
+                    partition: partition.clone(),
                     message,
-                    transaction_id: unpacked.transaction_id(message),
-                    payload: unpacked.payload(message.index())?,
-                    headers: unpacked.headers(message.index()),
+                    contents,
                     created_at,
                     attempt: span.deliveries,
                     lease: lease.map(|(id, duration)| (id, self.now.saturating_add(duration))),
                 });
             }
         }
-        Ok(())
     }
 }
 

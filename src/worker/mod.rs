@@ -13,6 +13,7 @@ use pgrx::prelude::*;
 
 pub use registry::announce;
 
+use crate::store::locks;
 use crate::waiters;
 
 /// To be called by `_PG_init`: in the postmaster it sets up shared memory and the launcher.
@@ -55,7 +56,7 @@ fn start(database: pg_sys::Oid, notify: i32) -> Option<DynamicBackgroundWorker> 
 pub fn start_here() -> bool {
     // SAFETY: plain globals of the backend.
     let (database, own) = unsafe { (pg_sys::MyDatabaseId, pg_sys::MyProcPid) };
-    !sweeper::is_running()
+    !locks::has_worker()
         && start(database, own).is_some_and(|worker| worker.wait_for_startup().is_ok())
 }
 

@@ -3,14 +3,16 @@
 use std::ffi::{CStr, CString};
 use std::panic::AssertUnwindSafe;
 
+use pgrx::PgTryBuilder;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
-use pgrx::{PgTryBuilder, direct_function_call};
 
 use super::{pause, registry, take_signals};
 use crate::error::{OrRaise, Result};
 use crate::settings;
+use crate::sqlstate;
 use crate::store::clock::{self, Moment, SECOND};
+use crate::store::locks;
 use crate::store::queue::{self, Queue};
 use crate::store::spi::{Under, connected};
 use crate::store::timer;
@@ -22,11 +24,22 @@ const LONGEST_PAUSE: i64 = SECOND / 2;
 const TIMERS: i64 = SECOND;
 /// One task of one round; the rest is done in the next.
 const ROUND: i64 = SECOND / 4;
-/// A statement of the worker waits for nobody longer than this.
-const LOCK_TIMEOUT: &CStr = c"100ms";
-
-/// Held by the worker of a database, as a session-level advisory lock.
-const LOCK: i64 = 0x7175_6565_6e6d_7100;
+/// What the worker goes by, whatever ALTER DATABASE or ALTER ROLE … SET says for other sessions. Its
+/// statements wait for a lock no longer than `lock_timeout`; what is locked is left for the next round.
+const SETTINGS: &[(&CStr, &CStr)] = &[
+    (c"lock_timeout", c"100ms"),
+    (c"statement_timeout", c"0"),
+    (c"idle_in_transaction_session_timeout", c"0"),
+    #[cfg(any(feature = "pg17", feature = "pg18"))]
+    (c"transaction_timeout", c"0"),
+    (c"default_transaction_isolation", c"read committed"),
+    (c"default_transaction_read_only", c"off"),
+    (c"default_transaction_deferrable", c"off"),
+    (c"session_replication_role", c"origin"),
+    (c"row_security", c"on"),
+    (c"search_path", c"pg_catalog, pg_temp"),
+    (c"role", c"none"),
+];
 
 /// Nothing is to be done here: the extension is not in this database, or it is not to be served.
 struct Unwanted;
@@ -41,20 +54,25 @@ const LINGER: i64 = 5 * SECOND;
 pub extern "C-unwind" fn queen_mq_worker(database: pg_sys::Datum) {
     let database = pg_sys::Oid::from(database.value() as u32);
     take_signals();
-    // SAFETY: as the superuser of the cluster's creation; a database that is gone ends the process.
+    // SAFETY: a database that is gone ends the process. A background worker connects as the superuser
+    // of the cluster's creation; everything it does to the extension's tables it does as their owner
+    // (`connected`), for no other role is known before the catalogue can be read.
     unsafe {
         pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, 0);
-        pg_sys::SetConfigOption(
-            c"lock_timeout".as_ptr(),
-            LOCK_TIMEOUT.as_ptr(),
-            pg_sys::GucContext::PGC_SUSET,
-            pg_sys::GucSource::PGC_S_OVERRIDE,
-        );
     }
-    if in_transaction("start", || Ok(try_lock())) == Some(true) {
+    go_by_own_settings();
+    if in_transaction("start", || Ok(locks::try_be_worker())) == Some(true) {
         serve(database);
     }
     registry::remove(database);
+}
+
+fn go_by_own_settings() {
+    let (context, source) = (pg_sys::GucContext::PGC_SUSET, pg_sys::GucSource::PGC_S_OVERRIDE);
+    for (name, value) in SETTINGS {
+        // SAFETY: NUL-terminated constants; none of the settings needs a transaction to be checked.
+        unsafe { pg_sys::SetConfigOption(name.as_ptr(), value.as_ptr(), context, source) };
+    }
 }
 
 fn serve(database: pg_sys::Oid) {
@@ -154,6 +172,7 @@ fn in_transaction<T>(what: &str, body: impl FnOnce() -> Result<T>) -> Option<T> 
             Some(value)
         }))
         .catch_others(|error| {
+            sqlstate::forget();
             tell(what, &error);
             None
         })
@@ -230,23 +249,4 @@ fn is_wanted_alone(database: pg_sys::Oid) -> bool {
         pg_sys::LockRelease(&tag, mode, true);
     }
     false
-}
-
-/// Be the worker of this database, for as long as the session lasts.
-fn try_lock() -> bool {
-    // SAFETY: takes a bigint and returns a boolean.
-    unsafe { direct_function_call::<bool>(pg_sys::pg_try_advisory_lock_int8, &[LOCK.into_datum()]) }
-        .unwrap_or(false)
-}
-
-/// Whether this database has a worker.
-pub fn is_running() -> bool {
-    let is_free = try_lock();
-    if is_free {
-        // SAFETY: takes a bigint and returns a boolean.
-        unsafe {
-            direct_function_call::<bool>(pg_sys::pg_advisory_unlock_int8, &[LOCK.into_datum()]);
-        }
-    }
-    !is_free
 }

@@ -1,5 +1,4 @@
--- The role that creates the extension uses it; it may read its state, and never write it; others
--- have no rights.
+-- The role that creates the extension uses it, and owns all that belongs to it; others have no rights.
 \set VERBOSITY terse
 \set SHOW_CONTEXT never
 \pset footer off
@@ -23,11 +22,17 @@ SELECT count(*) FROM queen_messages;
 SELECT queue, consumer_group, pending FROM queen_groups;
 SELECT count(*) FROM queen_dead_letters;
 SELECT count(*) FROM queen_mq.queue;
-DELETE FROM queen_mq.queue;
-INSERT INTO queen_mq.marker SELECT * FROM queen_mq.marker;
-TRUNCATE queen_mq.segment;
+-- What belongs to anybody else:
+WITH member AS (
+    SELECT d.classid, d.objid FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+    WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND e.extname = 'queen_mq')
+SELECT pg_describe_object(m.classid, m.objid, 0) FROM member m
+LEFT JOIN pg_class c ON m.classid = 'pg_class'::regclass AND c.oid = m.objid
+LEFT JOIN pg_proc p ON m.classid = 'pg_proc'::regclass AND p.oid = m.objid
+LEFT JOIN pg_namespace n ON m.classid = 'pg_namespace'::regclass AND n.oid = m.objid
+WHERE coalesce(c.relowner, p.proowner, n.nspowner) <> 'test_owner'::regrole;
 
--- Somebody else, who can see the schema.
+-- Another role, who can see the schema.
 RESET ROLE;
 GRANT USAGE ON SCHEMA "the app" TO test_stranger;
 SET ROLE test_stranger;
@@ -43,6 +48,9 @@ SET ROLE test_owner;
 GRANT EXECUTE ON FUNCTION queen_push TO test_stranger;
 SET ROLE test_stranger;
 SELECT status FROM queen_push('rights', '3');
+DELETE FROM queen_mq.queue;
+INSERT INTO queen_mq.marker SELECT * FROM queen_mq.marker;
+TRUNCATE queen_mq.segment;
 SELECT queen_pop('rights');
 -- A view that calls a function needs that right as well.
 SET ROLE test_owner;
@@ -54,7 +62,7 @@ SET ROLE test_owner;
 GRANT EXECUTE ON FUNCTION queen_mq.group_figures TO test_stranger;
 SET ROLE test_stranger;
 SELECT queue FROM queen_groups;
--- A procedure runs with the caller's rights, and all the same needs no others.
+-- To call the procedure is all that it needs.
 CALL queen_wait('rights', 'waiting', '0 s');
 SET ROLE test_owner;
 GRANT EXECUTE ON PROCEDURE queen_wait TO test_stranger;

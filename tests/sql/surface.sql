@@ -24,11 +24,10 @@ SELECT pg_describe_object(classid, objid, 0) FROM member
 WHERE obj_description(objid, CASE classid WHEN 'pg_proc'::regclass THEN 'pg_proc' ELSE 'pg_class' END) IS NULL
   AND (classid = 'pg_proc'::regclass OR objid IN (SELECT oid FROM pg_class WHERE relkind IN ('r', 'v'))) ORDER BY 1;
 
--- Public routines that would run with the caller's rights or search path (a procedure that commits can
--- have neither of its own; this one calls a function that has):
+-- Functions that are declared to run with other rights, or other settings, than their caller's. (They
+-- run as the owner of the extension; they see to that themselves, after a look at the caller's rights.)
 SELECT p.oid::regprocedure FROM pg_proc p JOIN member ON classid = 'pg_proc'::regclass AND objid = p.oid
-WHERE p.pronamespace = 'public'::regnamespace
-  AND NOT (p.prosecdef AND p.proconfig @> ARRAY['search_path=pg_catalog, pg_temp']) ORDER BY 1;
+WHERE p.prosecdef OR p.proconfig IS NOT NULL ORDER BY 1;
 
 -- What PUBLIC may use:
 SELECT p.oid::regprocedure FROM pg_proc p JOIN member ON classid = 'pg_proc'::regclass AND objid = p.oid,

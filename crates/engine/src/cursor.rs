@@ -83,6 +83,7 @@ pub struct Drain {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     pub id: LeaseId,
+    pub given_at: i64,
     pub deadline: i64,
     /// What it was asked for, in microseconds: the default of an extension.
     pub duration: i64,
@@ -119,6 +120,7 @@ impl Cursor {
             Some((id, deadline)) => Self {
                 leases: vec![Lease {
                     id,
+                    given_at: now,
                     deadline,
                     duration: deadline.saturating_sub(now),
                     held: [span].into_iter().collect(),
@@ -257,6 +259,6 @@ impl Cursor {
 
 impl Lease {
     pub fn is_live(&self, now: i64, void_before: i64) -> bool {
-        self.deadline > now && self.id.given_at() >= void_before
+        self.deadline > now && self.given_at >= void_before
     }
 }

@@ -1,17 +1,33 @@
-//! Lease ids: UUIDs of version 7 that name the cursor they were given for.
+//! Lease ids: UUIDs of version 8 (RFC 9562: their layout is the maker's) that name what they were
+//! given for.
 //!
-//! 48 bits of Unix milliseconds make the ids of a cursor grow with time, so that receipts are
-//! appended and not scattered over an index. 38 bits name what is held, 35 are random. The id is
-//! compared whole with the stored one: it fences, it does not authorise.
+//! | bits | what |
+//! |---|---|
+//! | 12 | when: units of 2^14 ms, about 16 s, which come round every 18.6 hours |
+//! | 1, 49 | the kind of what is held, and its number: 178 years at 100,000 a second |
+//! | 60 | random |
+//!
+//! The time comes first, so that receipts of one cursor are appended and not scattered over an index.
+//! It serves nothing else: the moment a lease was given is stored beside it. The id is compared whole
+//! with the stored one.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Milliseconds from the Unix epoch to PostgreSQL's, 2000-01-01.
-const EPOCH_OFFSET_MS: i64 = 946_684_800_000;
+/// Bits of the number of a cursor, a claim or a set: no sequence of theirs goes beyond.
+pub const NUMBER_BITS: u32 = 49;
+/// The highest number that an id can carry.
+pub const LAST_NUMBER: u64 = (1 << NUMBER_BITS) - 1;
+/// Random bits of an id.
+pub const RANDOM_BITS: u32 = 60;
 
-const HANDLE_BITS: u32 = 38;
+/// Of the random bits, those behind the number; the others are before the variant.
+const LOW_RANDOM_BITS: u32 = 62 - 1 - NUMBER_BITS;
+
+/// Microseconds of a unit of time, and how many units there are.
+const UNIT: i64 = 1000 << 14;
+const UNITS: u64 = 1 << 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LeaseId(pub [u8; 16]);
@@ -26,50 +42,68 @@ pub enum Handle {
 }
 
 impl LeaseId {
-    /// `now` in microseconds since 2000-01-01; 35 bits of `random` are used.
+    /// `now` in microseconds since 2000-01-01; 60 bits of `random` are used.
     pub fn new(now: i64, handle: Handle, random: u64) -> Self {
         let (kind, number) = match handle {
             Handle::Cursor(id) => (0u64, id),
             Handle::Set(id) => (1, id),
         };
-        let millis = (now.div_euclid(1000) + EPOCH_OFFSET_MS) as u64 & ((1 << 48) - 1);
-        let high = millis << 16 | 0x7000 | (random >> 23 & 0xfff);
+        let early = random >> LOW_RANDOM_BITS & ((1 << 48) - 1);
+        let high = unit_of(now) << 52 | early >> 12 << 16 | 0x8000 | early & 0xfff;
         let low = 0b10 << 62
             | kind << 61
-            | (number & ((1 << HANDLE_BITS) - 1)) << 23
-            | random & ((1 << 23) - 1);
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&high.to_be_bytes());
-        bytes[8..].copy_from_slice(&low.to_be_bytes());
-        Self(bytes)
+            | (number & LAST_NUMBER) << LOW_RANDOM_BITS
+            | random & ((1 << LOW_RANDOM_BITS) - 1);
+        Self::of_halves(high, low)
     }
 
-    /// Not above any lease given at `moment` or later.
-    pub fn earliest(moment: i64) -> Self {
-        let mut floor = Self::new(moment, Handle::Cursor(0), 0);
-        floor.0[6..].fill(0);
-        floor
+    /// Ranges, with their ends, that hold every id given from `from` up to, but not in, the unit of
+    /// time of `until`, and few others but those of whole rounds before. Two where the time comes
+    /// round in between.
+    pub fn given_between(from: i64, until: i64) -> Vec<(Self, Self)> {
+        if until.saturating_sub(from) >= UNIT * UNITS as i64 {
+            return vec![(Self([0; 16]), Self([0xff; 16]))];
+        }
+        let range = |first: u64, end: u64| {
+            (first < end).then(|| {
+                let last = ((end - 1) << 52) | ((1 << 52) - 1);
+                (Self::of_halves(first << 52, 0), Self::of_halves(last, u64::MAX))
+            })
+        };
+        let (first, end) = (unit_of(from), unit_of(until));
+        let ranges = match first <= end {
+            true => [range(first, end), None],
+            false => [range(first, UNITS), range(0, end)],
+        };
+        ranges.into_iter().flatten().collect()
     }
 
     /// What it covers; None for a UUID that was never made here.
     pub fn handle(self) -> Option<Handle> {
         let high = self.half(0);
         let low = self.half(8);
-        if high >> 12 & 0xf != 7 || low >> 62 != 0b10 {
+        if high >> 12 & 0xf != 8 || low >> 62 != 0b10 {
             return None;
         }
-        let number = low >> 23 & ((1 << HANDLE_BITS) - 1);
+        let number = low >> LOW_RANDOM_BITS & LAST_NUMBER;
         Some(if low >> 61 & 1 == 0 { Handle::Cursor(number) } else { Handle::Set(number) })
     }
 
-    /// When it was given, in microseconds since 2000-01-01, cut to the millisecond.
-    pub fn given_at(self) -> i64 {
-        ((self.half(0) >> 16) as i64 - EPOCH_OFFSET_MS) * 1000
+    fn of_halves(high: u64, low: u64) -> Self {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&high.to_be_bytes());
+        bytes[8..].copy_from_slice(&low.to_be_bytes());
+        Self(bytes)
     }
 
     fn half(self, at: usize) -> u64 {
         self.0[at..at + 8].iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
     }
+}
+
+/// The unit of time of a moment, in the round it belongs to.
+fn unit_of(moment: i64) -> u64 {
+    moment.div_euclid(UNIT) as u64 % UNITS
 }
 
 impl fmt::Display for LeaseId {
@@ -89,28 +123,79 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const HOUR: i64 = 3_600_000_000;
+
+    fn handle(set: bool, number: u64) -> Handle {
+        if set { Handle::Set(number) } else { Handle::Cursor(number) }
+    }
+
+    fn is_among(id: LeaseId, ranges: &[(LeaseId, LeaseId)]) -> bool {
+        ranges.iter().any(|(first, last)| (*first..=*last).contains(&id))
+    }
+
     proptest! {
         #[test]
-        fn an_id_tells_what_it_covers_and_when(
-            now in 0..1i64 << 55, number in 0..1u64 << 38, set: bool, random: u64,
+        fn an_id_tells_what_it_covers(
+            now in 0..1i64 << 55, number in 0..=LAST_NUMBER, set: bool, random: u64,
         ) {
-            let handle = if set { Handle::Set(number) } else { Handle::Cursor(number) };
-            let id = LeaseId::new(now, handle, random);
-            prop_assert_eq!(id.handle(), Some(handle));
-            prop_assert_eq!(id.given_at(), now.div_euclid(1000) * 1000);
-            prop_assert!(LeaseId::earliest(now) <= id && id < LeaseId::earliest(now + 1_000));
+            let id = LeaseId::new(now, handle(set, number), random);
+            prop_assert_eq!(id.handle(), Some(handle(set, number)));
+        }
+
+        #[test]
+        fn each_of_sixty_random_bits_makes_another_id_of_the_same_handle(
+            now in 0..1i64 << 55, number in 0..=LAST_NUMBER, set: bool, random: u64,
+        ) {
+            let id = |random| LeaseId::new(now, handle(set, number), random);
+            let flipped = (0..RANDOM_BITS).map(|bit| id(random ^ 1 << bit));
+            let all: std::collections::BTreeSet<LeaseId> = flipped.chain([id(random)]).collect();
+            prop_assert_eq!(all.len(), 61);
+            prop_assert!(all.iter().all(|id| id.handle() == Some(handle(set, number))));
+            prop_assert_eq!(id(random ^ 1 << RANDOM_BITS), id(random));
+        }
+
+        #[test]
+        fn a_range_of_time_holds_what_was_given_in_it_and_nothing_given_since(
+            until in 0..1i64 << 55, back in 0..6 * HOUR, random: u64, number in 0..=LAST_NUMBER,
+        ) {
+            let ranges = LeaseId::given_between(until - 2 * HOUR, until);
+            let given = |at| LeaseId::new(at, Handle::Cursor(number), random);
+            let is_inside = back <= 2 * HOUR && until.div_euclid(UNIT) > (until - back).div_euclid(UNIT);
+            let is_outside = back > 2 * HOUR + UNIT;
+            prop_assert!(!is_inside || is_among(given(until - back), &ranges));
+            prop_assert!(!is_outside || !is_among(given(until - back), &ranges));
+            prop_assert!(!is_among(given(until + back), &ranges));
         }
 
         #[test]
         fn any_sixteen_bytes_are_read_without_panic(bytes: [u8; 16]) {
-            let _ = (LeaseId(bytes).handle(), LeaseId(bytes).given_at());
+            let _ = LeaseId(bytes).handle();
         }
     }
 
     #[test]
-    fn it_is_a_uuid_of_version_7() {
-        let text = LeaseId::new(0, Handle::Cursor(1), u64::MAX).to_string();
-        assert_eq!(text, "00dc6acf-ac00-7fff-8000-0000 00ffffff".replace(' ', ""));
+    fn ids_grow_with_time_but_where_it_comes_round() {
+        let round = UNIT * UNITS as i64;
+        let given = |at| LeaseId::new(at, Handle::Cursor(7), u64::MAX);
+        assert!(given(round) < given(round + UNIT));
+        assert!(given(round + UNIT) < given(2 * round - 1));
+        assert_eq!(given(round), given(2 * round));
+        assert_eq!(LeaseId::given_between(round - HOUR, round + HOUR).len(), 2);
+        assert_eq!(LeaseId::given_between(round + HOUR, round + 3 * HOUR).len(), 1);
+        assert!(is_among(given(0), &LeaseId::given_between(0, round)));
+    }
+
+    #[test]
+    fn it_is_a_uuid_of_version_8() {
+        let text = LeaseId::new(UNIT * 0xabc, Handle::Cursor(1), u64::MAX).to_string();
+        assert_eq!(text, "abcfffff-ffff-8fff-8000-000000001fff");
+        let last = LeaseId::new(0, Handle::Set(LAST_NUMBER), 0).to_string();
+        assert_eq!(last, "00000000-0000-8000-bfff-fffffffff000");
+    }
+
+    #[test]
+    fn numbers_last_for_a_hundred_years() {
+        assert!(LAST_NUMBER as f64 / 100_000.0 / (365.25 * 86_400.0) > 100.0);
     }
 
     #[test]

@@ -182,6 +182,7 @@ impl<'a> Pop<'a> {
             _ if taken.is_empty() => (),
             Some((id, duration)) => self.cursor.leases.push(Lease {
                 id,
+                given_at: now,
                 deadline: now.saturating_add(duration),
                 duration,
                 held: taken.clone(),

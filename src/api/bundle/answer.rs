@@ -25,7 +25,7 @@ pub fn json<T: Serialize>(value: T) -> Result<Json> {
 pub fn stored(value: Option<Jsonb>) -> Result<Json> {
     match value {
         None => json(()),
-        Some(value) => RawValue::from_string(value.to_text())
+        Some(value) => RawValue::from_string(value.to_text().to_owned())
             .map_err(|_| Error::corrupt("a jsonb value is not JSON")),
     }
 }

@@ -16,14 +16,16 @@ use queen_engine::lease::LeaseId;
 
 use self::answer::{Json, json, stored};
 use self::timer::{Timer, timed};
+use super::args;
+use super::call::Call;
 use super::push::{Message, find_queue, push};
+use crate::allocator;
 use crate::datum::{Jsonb, ResultContext, UuidArray};
 use crate::error::{Code, Error, OrRaise, Result};
 use crate::settling::{self, Item as SettleItem, settle_lease};
 use crate::store::clock::{self, Moment};
 use crate::store::cursor;
 use crate::store::marker::{self, KvOp};
-use crate::store::spi::connected;
 use crate::store::{queue, timer as store_timer};
 use crate::subtransaction::all_or_nothing;
 use crate::timing;
@@ -47,24 +49,31 @@ use crate::timing;
 /// queue when `queen_mq.auto_create` is off; 40001 in REPEATABLE READ.
 ///
 /// Transaction: takes effect when the caller commits.
-#[pg_extern(security_definer)]
-#[search_path(pg_catalog, pg_temp)]
+#[pg_extern]
 fn queen_tx_commit(
+    call: Call,
     operations: default!(Option<Jsonb>, "'[]'"),
     kv: default!(Option<Jsonb>, "'[]'"),
     timers: default!(Option<Jsonb>, "'[]'"),
     required_leases: default!(Option<UuidArray>, "NULL"),
 ) -> Option<Jsonb> {
     let answer = (|| {
-        let text = |part: Option<Jsonb>| part.map_or("[]".to_owned(), Jsonb::to_text);
+        let text = |what, part: Option<Jsonb>, bounds| {
+            part.map(|part| super::json::text(what, part, bounds)).transpose()
+        };
+        let operations = text("operations", operations, &args::STATEMENTS)?;
+        let kv = text("kv", kv, &args::MARKERS)?;
+        let timers = text("timers", timers, &args::STATEMENTS)?;
         let bundle = Bundle::parse(
-            &text(operations),
-            &text(kv),
-            &text(timers),
-            required_leases.map(UuidArray::elements),
+            operations.as_deref().unwrap_or("[]"),
+            kv.as_deref().unwrap_or("[]"),
+            timers.as_deref().unwrap_or("[]"),
+            required_leases,
             clock::now(),
         )?;
-        let results = all_or_nothing(|| connected(|| bundle.carry_out()));
+        drop((operations, kv, timers));
+        call.need_writable()?;
+        let results = all_or_nothing(|| call.read(|| bundle.carry_out()));
         match results {
             Ok(results) => answer::success(results),
             Err(error) => answer::refusal(error),
@@ -73,6 +82,9 @@ fn queen_tx_commit(
     .or_raise();
     Jsonb::from_text(answer.get())
 }
+
+/// What one operation's answer takes, apart from markers' values: twice, when it becomes one text.
+const ANSWER: usize = 4096;
 
 /// A checked bundle. Numbers are places in the order of results.
 #[derive(Default)]
@@ -105,6 +117,7 @@ enum Lookup {
 
 impl Bundle {
     fn carry_out(&self) -> Result<Vec<Json>> {
+        allocator::ensure(self.size * ANSWER)?;
         let mut results = vec![json(())?; self.size];
         self.write_markers(&mut results)?;
         self.lock_leases()?;

@@ -1,9 +1,9 @@
 //! A bundle as it comes: read, checked, and refused with 22023 before anything is done.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use pgrx::datum::Uuid;
-use pgrx::pg_sys;
 use queen_engine::kv::{self, Expect, Ttl};
 use queen_engine::lease::LeaseId;
 use serde::{Deserialize, Deserializer};
@@ -14,7 +14,7 @@ use super::{Bundle, Lookup, Marker};
 use crate::api::push::Item as PushItem;
 use crate::api::settle::{checked_partition, parse_status, target};
 use crate::api::{args, json};
-use crate::datum::{self, Jsonb, Numeric};
+use crate::datum::{self, Jsonb, Numeric, UuidArray};
 use crate::error::{Error, Result};
 use crate::settling::{Item as SettleItem, Target};
 use crate::store::clock::Moment;
@@ -22,48 +22,60 @@ use crate::store::marker::KvOp;
 
 const MAX_KV_OPS: usize = 64;
 const MAX_KV_KEYS: usize = 256;
+const NUMBER_MAX: usize = 200_000;
 
 /// An element of `operations`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Operation {
-    r#type: String,
-    lease_id: Option<String>,
-    transaction_id: Option<String>,
+struct Operation<'a> {
+    #[serde(borrow)]
+    r#type: Cow<'a, str>,
+    #[serde(borrow)]
+    lease_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    transaction_id: Option<Cow<'a, str>>,
     message_id: Option<i64>,
-    status: Option<String>,
-    error: Option<String>,
-    partition: Option<String>,
-    queue: Option<String>,
-    #[serde(default, deserialize_with = "given")]
-    payload: Option<Box<RawValue>>,
-    headers: Option<Box<RawValue>>,
+    #[serde(borrow)]
+    status: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    error: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    partition: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    queue: Option<Cow<'a, str>>,
+    #[serde(borrow, default, deserialize_with = "given")]
+    payload: Option<&'a RawValue>,
+    #[serde(borrow)]
+    headers: Option<&'a RawValue>,
 }
 
 /// An element of `kv`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct KvOperation {
+struct KvOperation<'a> {
     op: String,
     ns: String,
     key: Option<String>,
     keys: Option<Vec<String>>,
-    #[serde(default, deserialize_with = "given")]
-    value: Option<Box<RawValue>>,
+    #[serde(borrow, default, deserialize_with = "given")]
+    value: Option<&'a RawValue>,
     ttl_seconds: Option<f64>,
     forever: Option<bool>,
     expect: Option<i64>,
-    delta: Option<Box<RawValue>>,
-    min: Option<Box<RawValue>>,
-    max: Option<Box<RawValue>>,
+    #[serde(borrow)]
+    delta: Option<&'a RawValue>,
+    #[serde(borrow)]
+    min: Option<&'a RawValue>,
+    #[serde(borrow)]
+    max: Option<&'a RawValue>,
     required: Option<bool>,
 }
 
 /// A field that is there, also as JSON null.
 pub fn given<'de, D: Deserializer<'de>>(
     input: D,
-) -> std::result::Result<Option<Box<RawValue>>, D::Error> {
-    Box::<RawValue>::deserialize(input).map(Some)
+) -> std::result::Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(input).map(Some)
 }
 
 impl Bundle {
@@ -71,13 +83,14 @@ impl Bundle {
         operations: &str,
         kv: &str,
         timers: &str,
-        leases: Option<Option<Vec<Option<pg_sys::Datum>>>>,
+        leases: Option<UuidArray>,
         now: Moment,
     ) -> Result<Self> {
         let operations: Vec<Operation> = json::parse("operations", operations)?;
         let kv: Vec<KvOperation> = json::parse("kv", kv)?;
         let timers: Vec<TimerOperation> = json::parse("timers", timers)?;
-        let leases = args::given_elements::<Uuid>("required_leases", leases)?.unwrap_or_default();
+        let leases = args::given_elements::<Uuid>("required_leases", leases, &args::LEASES)?
+            .unwrap_or_default();
         if operations.is_empty() && kv.is_empty() && timers.is_empty() {
             return Err(Error::invalid(
                 "the bundle is empty",
@@ -124,14 +137,16 @@ impl Bundle {
             ("payload", op.payload.is_some()),
             ("headers", op.headers.is_some()),
         ];
-        match op.r#type.as_str() {
+        match op.r#type.as_ref() {
             "ack" => {
                 refuse_fields("ack", &has, &["queue", "payload", "headers"])?;
                 let lease = lease_id(&needed("leaseId", op.lease_id)?)?;
-                let target = target(op.message_id, op.transaction_id)?.unwrap_or(Target::All);
+                let target =
+                    target(op.message_id, op.transaction_id.as_deref())?.unwrap_or(Target::All);
                 let status = parse_status(op.status.as_deref().unwrap_or("completed"))?;
-                let partition = checked_partition(op.partition)?;
-                let item = SettleItem { target, partition, status, error: op.error };
+                let partition = checked_partition(op.partition.as_deref())?;
+                let error = op.error.as_deref().map(args::error_text);
+                let item = SettleItem { target, partition, status, error };
                 self.acks.entry(lease).or_default().push((at, item));
             }
             "push" => {
@@ -201,7 +216,7 @@ impl Bundle {
     }
 }
 
-impl KvOperation {
+impl KvOperation<'_> {
     /// Refuse fields that the operation does not have.
     fn check_fields(&self) -> Result<()> {
         let has = [
@@ -239,7 +254,7 @@ impl KvOperation {
         let (ttl, forever) = (self.ttl_seconds, self.forever.unwrap_or(false));
         let expiry = || expiry(ttl, forever, now);
         let expect = Expect::new(self.expect)?;
-        let value = || jsonb("value", self.value.as_deref());
+        let value = || jsonb("value", self.value);
         let (label, op) = match self.op.as_str() {
             "put" => ("put", KvOp::put(value()?, expiry()?, expect)?),
             "putIfAbsent" => ("putIfAbsent", KvOp::put(value()?, expiry()?, Expect::Absent)?),
@@ -249,11 +264,11 @@ impl KvOperation {
                 ("check", KvOp::check(expect))
             }
             _ => {
-                let delta = number("delta", self.delta.as_deref())?;
+                let delta = number("delta", self.delta)?;
                 let one = || Numeric::from_text("1");
                 let delta = needed("delta", delta.or_else(one))?;
-                let min = number("min", self.min.as_deref())?;
-                let max = number("max", self.max.as_deref())?;
+                let min = number("min", self.min)?;
+                let max = number("max", self.max)?;
                 ("incr", KvOp::incr(delta, min, max, expiry()?)?)
             }
         };
@@ -296,9 +311,11 @@ fn number(what: &str, text: Option<&RawValue>) -> Result<Option<Numeric>> {
     let Some(text) = text.map(RawValue::get).filter(|text| *text != "null") else {
         return Ok(None);
     };
-    let is_number = text.starts_with(|c: char| c == '-' || c.is_ascii_digit());
+    // numeric has fewer digits than this, and PostgreSQL would quote all of them.
+    let is_number =
+        text.len() <= NUMBER_MAX && text.starts_with(|c: char| c == '-' || c.is_ascii_digit());
     let number = if is_number { Numeric::from_text(text) } else { None };
-    let error = || Error::invalid(format!("invalid {what}"), text.to_owned(), "Pass a number.");
+    let error = || Error::invalid(format!("invalid {what}"), args::quoted(text), "Pass a number.");
     number.map(Some).ok_or_else(error)
 }
 
@@ -309,7 +326,7 @@ fn jsonb(what: &str, value: Option<&RawValue>) -> Result<Jsonb> {
 fn lease_id(text: &str) -> Result<LeaseId> {
     datum::parse_uuid(text).map(LeaseId).ok_or_else(|| {
         Error::invalid(
-            format!("\"{text}\" is not a lease id"),
+            format!("\"{}\" is not a lease id", args::quoted(text)),
             "It is not a UUID.",
             "Use the lease_id that queen_pop returned.",
         )
@@ -327,6 +344,7 @@ pub fn needed<T>(field: &str, value: Option<T>) -> Result<T> {
 }
 
 pub fn unknown(what: &str, name: &str, hint: &str) -> Error {
+    let name = args::quoted(name);
     Error::invalid(format!("unknown {what} \"{name}\""), "Nothing of the bundle was done.", hint)
 }
 

@@ -1,5 +1,7 @@
 //! The timers of a bundle.
 
+use std::borrow::Cow;
+
 use serde::Deserialize;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -16,17 +18,24 @@ use crate::store::clock::{self, Moment};
 /// An element of `timers`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct TimerOperation {
-    op: String,
-    queue: String,
-    timer_key: String,
-    #[serde(default, deserialize_with = "given")]
-    payload: Option<Box<RawValue>>,
+pub struct TimerOperation<'a> {
+    #[serde(borrow)]
+    op: Cow<'a, str>,
+    #[serde(borrow)]
+    queue: Cow<'a, str>,
+    #[serde(borrow)]
+    timer_key: Cow<'a, str>,
+    #[serde(borrow, default, deserialize_with = "given")]
+    payload: Option<&'a RawValue>,
     delay_ms: Option<f64>,
-    deliver_at: Option<String>,
-    partition: Option<String>,
-    transaction_id: Option<String>,
-    headers: Option<Box<RawValue>>,
+    #[serde(borrow)]
+    deliver_at: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    partition: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    transaction_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    headers: Option<&'a RawValue>,
 }
 
 /// A timer operation, checked.
@@ -35,15 +44,14 @@ pub enum Timer {
     Cancel { queue: String, key: String },
 }
 
-impl TimerOperation {
+impl TimerOperation<'_> {
     pub fn checked(self, now: Moment) -> Result<Timer> {
         args::timer_key(Some(&self.timer_key))?;
-        match self.op.as_str() {
+        match self.op.as_ref() {
             "schedule" => {
                 let to = Destination::of(Some(&self.queue), self.partition.as_deref())?;
                 let payload = needed("payload", self.payload)?;
-                let headers =
-                    self.headers.as_deref().map(RawValue::get).filter(|text| *text != "null");
+                let headers = self.headers.map(RawValue::get).filter(|text| *text != "null");
                 let message = message(
                     &to,
                     Jsonb::from_text(payload.get()),
@@ -53,7 +61,7 @@ impl TimerOperation {
                 let delay = self.delay_ms.map(milliseconds).transpose()?;
                 let at = self.deliver_at.as_deref().map(clock::parse).transpose()?;
                 let deliver_at = moment(delay, at, now, WANTED_ONE)?;
-                Ok(Timer::Schedule { key: self.timer_key, message, deliver_at })
+                Ok(Timer::Schedule { key: self.timer_key.into_owned(), message, deliver_at })
             }
             "cancel" => {
                 let has = [
@@ -66,7 +74,7 @@ impl TimerOperation {
                 ];
                 refuse_fields("cancel", &has, &has.map(|(name, _)| name))?;
                 let queue = args::name("queue", Some(&self.queue))?.to_owned();
-                Ok(Timer::Cancel { queue, key: self.timer_key })
+                Ok(Timer::Cancel { queue, key: self.timer_key.into_owned() })
             }
             other => Err(unknown("timer op", other, "Use \"schedule\" or \"cancel\".")),
         }

@@ -1,0 +1,60 @@
+-- A dump keeps the rights that were granted, and not whose the extension was: where another role
+-- restores it, the extension is that role's. So the owner's name is dumped as data, and where it arrives
+-- the role is granted what it had as the owner. From then on it has these rights by grants, which dumps
+-- keep: its name goes.
+
+CREATE TABLE queen_mq.owner (
+    role_name text COLLATE "C" NOT NULL
+);
+COMMENT ON TABLE queen_mq.owner IS 'The role that owns the extension, for dumps; the sweep keeps it true';
+INSERT INTO queen_mq.owner
+SELECT pg_catalog.pg_get_userbyid(e.extowner)
+FROM pg_catalog.pg_extension e WHERE e.extname OPERATOR(pg_catalog.=) 'queen_mq';
+
+CREATE FUNCTION queen_mq.grant_to_former_owner() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    member pg_catalog.record;
+BEGIN
+    -- It is the owner here, too; or there is no such role here, and nothing to be granted.
+    IF NOT EXISTS (
+        SELECT FROM pg_catalog.pg_roles r, pg_catalog.pg_extension e
+        WHERE r.rolname OPERATOR(pg_catalog.=) NEW.role_name
+          AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+          AND e.extowner OPERATOR(pg_catalog.<>) r.oid)
+    THEN
+        RETURN NULL;
+    END IF;
+    DELETE FROM queen_mq.owner o WHERE o.role_name OPERATOR(pg_catalog.=) NEW.role_name;
+    EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA queen_mq TO %I WITH GRANT OPTION', NEW.role_name);
+    FOR member IN
+        SELECT CASE WHEN d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+                    THEN pg_catalog.format('EXECUTE ON ROUTINE %s',
+                                           d.objid::pg_catalog.regprocedure::pg_catalog.text)
+                    ELSE pg_catalog.format('SELECT ON %s %s',
+                                           CASE WHEN c.relkind OPERATOR(pg_catalog.=) 'S'
+                                                THEN 'SEQUENCE' ELSE 'TABLE' END,
+                                           d.objid::pg_catalog.regclass::pg_catalog.text)
+               END AS what
+        FROM pg_catalog.pg_depend d
+        JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+        LEFT JOIN pg_catalog.pg_class c
+            ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
+           AND c.oid OPERATOR(pg_catalog.=) d.objid
+        WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+          AND d.deptype OPERATOR(pg_catalog.=) 'e'
+          AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+          AND (d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+               OR c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'v', 'S']::"char"[]))
+    LOOP
+        EXECUTE pg_catalog.format('GRANT %s TO %I WITH GRANT OPTION', member.what, NEW.role_name);
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queen_mq.grant_to_former_owner() IS
+    'Gives the role that owned the extension where a dump came from its rights back';
+
+CREATE TRIGGER former_owner AFTER INSERT ON queen_mq.owner
+    FOR EACH ROW EXECUTE FUNCTION queen_mq.grant_to_former_owner();
+
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.owner', '');

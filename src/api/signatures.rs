@@ -1,0 +1,114 @@
+//! What each function of the library expects to be declared as.
+//!
+//! A function's SQL declaration comes with the extension's version in the database, its code with the
+//! library on disk. A server has one library for all its databases, so the two can differ until
+//! `ALTER EXTENSION queen_mq UPDATE` has run. Arguments are read by position: what was declared
+//! otherwise must not be read at all.
+
+use pgrx::pg_sys::Oid;
+use pgrx::pg_sys::{
+    BOOLOID as BOOL, FLOAT8OID as FLOAT8, INT4OID as INT4, INT8ARRAYOID as INT8ARRAY,
+    INT8OID as INT8, INTERVALOID as INTERVAL, JSONBARRAYOID as JSONBARRAY, JSONBOID as JSONB,
+    NUMERICOID as NUMERIC, TEXTARRAYOID as TEXTARRAY, TEXTOID as TEXT,
+    TIMESTAMPTZOID as TIMESTAMPTZ, UUIDARRAYOID as UUIDARRAY, UUIDOID as UUID,
+};
+
+/// A function: the types of its arguments, and of its result or of the columns of its rows.
+pub struct Signature {
+    pub name: &'static str,
+    pub arguments: &'static [Oid],
+    pub result: &'static [Oid],
+}
+
+const fn of(name: &'static str, arguments: &'static [Oid], result: &'static [Oid]) -> Signature {
+    Signature { name, arguments, result }
+}
+
+/// All functions, in the order of their names.
+pub static SIGNATURES: &[Signature] = &[
+    of("group_figures", &[], &[TEXT, TEXT, INT8, INT8, INT8, INT8, INTERVAL, TIMESTAMPTZ]),
+    of("live_leases", &[], &[TEXT, TEXT, TEXT, UUID, TIMESTAMPTZ, INT8, INT4]),
+    of("queen_ack", &[UUID, INT8ARRAY, TEXT, TEXT, TEXTARRAY, TEXT], &[INT4, INT4, INT4, BOOL]),
+    of("queen_cancel", &[TEXT, TEXT], &[BOOL]),
+    of(
+        "queen_configure",
+        &[
+            TEXT, INTERVAL, INT4, INTERVAL, FLOAT8, INTERVAL, INT4, TEXT, INTERVAL, INTERVAL,
+            INTERVAL, INTERVAL, INT8, TEXT, TEXTARRAY, BOOL,
+        ],
+        &[
+            TEXT,
+            INTERVAL,
+            INT4,
+            INTERVAL,
+            FLOAT8,
+            INTERVAL,
+            INT4,
+            TEXT,
+            INTERVAL,
+            INTERVAL,
+            INTERVAL,
+            INTERVAL,
+            INT8,
+            TEXT,
+            TIMESTAMPTZ,
+        ],
+    ),
+    of("queen_dead_letter_purge", &[TEXT, TEXT, INTERVAL], &[INT8]),
+    of("queen_dead_letter_replay", &[INT8], &[INT8, TEXT]),
+    of("queen_delete_queue", &[TEXT], &[INT8]),
+    of("queen_extend", &[UUID, INTERVAL], &[TIMESTAMPTZ]),
+    of("queen_kv_check", &[TEXT, TEXT, INT8, BOOL], &[BOOL, JSONB, INT8, TEXT]),
+    of("queen_kv_delete", &[TEXT, TEXT, INT8, BOOL], &[BOOL, JSONB, INT8, TEXT]),
+    of("queen_kv_get", &[TEXT, TEXT], &[BOOL, TEXT, JSONB, INT8, TIMESTAMPTZ, TIMESTAMPTZ]),
+    of(
+        "queen_kv_get_many",
+        &[TEXT, TEXTARRAY],
+        &[BOOL, TEXT, JSONB, INT8, TIMESTAMPTZ, TIMESTAMPTZ],
+    ),
+    of(
+        "queen_kv_incr",
+        &[TEXT, TEXT, NUMERIC, INTERVAL, BOOL, NUMERIC, NUMERIC, BOOL],
+        &[BOOL, JSONB, INT8, TEXT],
+    ),
+    of("queen_kv_list", &[TEXT, TEXT, TEXT, INT4], &[TEXT, JSONB, INT8, TIMESTAMPTZ, TIMESTAMPTZ]),
+    of(
+        "queen_kv_put",
+        &[TEXT, TEXT, JSONB, INTERVAL, BOOL, INT8, BOOL],
+        &[BOOL, JSONB, INT8, TEXT],
+    ),
+    of(
+        "queen_kv_put_if_absent",
+        &[TEXT, TEXT, JSONB, INTERVAL, BOOL, BOOL],
+        &[BOOL, JSONB, INT8, TEXT],
+    ),
+    of("queen_metrics", &[], &[TEXT, JSONB, FLOAT8, TEXT, TEXT]),
+    of(
+        "queen_pop",
+        &[TEXT, TEXT, INT4, TEXT, INT4, INTERVAL, INTERVAL, BOOL, TEXT, TIMESTAMPTZ],
+        &[TEXT, TEXT, INT8, TEXT, JSONB, JSONB, TIMESTAMPTZ, TEXT, INT4, UUID, TIMESTAMPTZ],
+    ),
+    of("queen_prometheus", &[], &[TEXT]),
+    of("queen_purge", &[TEXT], &[INT8]),
+    of("queen_push", &[TEXT, JSONB, TEXT, TEXT, JSONB, INTERVAL], &[INT8, TEXT, TEXT]),
+    of(
+        "queen_push_batch",
+        &[TEXT, JSONBARRAY, TEXT, TEXTARRAY, JSONBARRAY],
+        &[INT4, INT8, TEXT, TEXT],
+    ),
+    of("queen_push_items", &[JSONB], &[INT4, INT8, TEXT, TEXT]),
+    of(
+        "queen_schedule",
+        &[TEXT, TEXT, JSONB, INTERVAL, TIMESTAMPTZ, TEXT, TEXT, JSONB],
+        &[TEXT, TEXT, TIMESTAMPTZ],
+    ),
+    of("queen_seek", &[TEXT, TEXT, TEXT, TIMESTAMPTZ, TEXT], &[INT4]),
+    of("queen_settle", &[UUID, JSONB], &[INT8, TEXT, TEXT, TEXT]),
+    of("queen_subscribe", &[TEXT, TEXT, TEXT, TIMESTAMPTZ, TEXT], &[BOOL]),
+    of("queen_sweep", &[INT4], &[TEXT, INT8]),
+    of("queen_tx_commit", &[JSONB, JSONB, JSONB, UUIDARRAY], &[JSONB]),
+    of("queen_unsubscribe", &[TEXT, TEXT], &[BOOL]),
+    of("queen_wait", &[TEXT, TEXT, INTERVAL, BOOL], &[BOOL]),
+    of("queen_worker_start", &[], &[BOOL]),
+    of("queue_figures", &[], &[TEXT, INT8, INT8, INTERVAL, INT8, INT8]),
+];

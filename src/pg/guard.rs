@@ -1,0 +1,89 @@
+//! What holds for the whole backend while code of the extension runs, and how it is put back.
+//!
+//! A [`Guard`] notes the role in force and the level of settings (GUCs) before it changes them, and puts
+//! them back when it goes out of scope. An ERROR of PostgreSQL is a
+//! panic while it passes through Rust, and a panic drops guards on its way out. So whatever catches
+//! the error, for instance the exception handler of a PL/pgSQL block, goes on in the state that its
+//! own code had set up.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+
+use pgrx::pg_sys;
+
+/// Sees to it that what it has changed for the backend is put back.
+pub struct Guard {
+    user: pg_sys::Oid,
+    security: c_int,
+    outer: Path,
+}
+
+/// What the innermost guard has done about the search_path.
+#[derive(Clone, Copy)]
+enum Path {
+    /// There is no guard.
+    Unguarded,
+    AsItWas,
+    /// Pinned, in this level of settings.
+    Pinned(c_int),
+}
+
+thread_local! {
+    static PATH: Cell<Path> = const { Cell::new(Path::Unguarded) };
+}
+
+impl Guard {
+    /// Act as `role`, with no more rights than it has: as PostgreSQL does it for index expressions and
+    /// materialized views, so that nothing that runs here can become somebody else, or leave behind
+    /// what the caller would run later.
+    pub fn act_as(role: pg_sys::Oid) -> Self {
+        let (mut user, mut security) = (pg_sys::InvalidOid, 0);
+        let restricted =
+            pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
+        // SAFETY: reads and sets plain variables of the backend; `Drop` puts them back.
+        unsafe {
+            pg_sys::GetUserIdAndSecContext(&mut user, &mut security);
+            pg_sys::SetUserIdAndSecContext(role, security | restricted as c_int);
+        }
+        Self { user, security, outer: PATH.replace(Path::AsItWas) }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Path::Pinned(level) = PATH.replace(self.outer) {
+            // SAFETY: the level was opened by `pin_search_path` under this guard. Where the
+            // transaction is being rolled back, its end would do what this does.
+            unsafe { pg_sys::AtEOXact_GUC(false, level) };
+        }
+        // SAFETY: sets plain variables to what `act_as` has found.
+        unsafe { pg_sys::SetUserIdAndSecContext(self.user, self.security) };
+    }
+}
+
+/// Resolve names in `pg_catalog` alone until the innermost guard goes out of scope. Needed before
+/// anything is parsed, planned or run by name: SQL statements, and the user's own triggers and CHECK
+/// constraints, which run as the role of the guard. Needed before a subtransaction, too: one that began
+/// earlier than the level of settings would take it along at its end. Costs that level, once for each
+/// guard; without a guard there is nothing to be pinned.
+pub fn pin_search_path() {
+    if !matches!(PATH.get(), Path::AsItWas) {
+        return;
+    }
+    // SAFETY: the name and the value are NUL-terminated constants; the level is closed by the guard,
+    // or by the end of the (sub)transaction if that comes first.
+    unsafe {
+        let level = pg_sys::NewGUCNestLevel();
+        PATH.set(Path::Pinned(level));
+        pg_sys::set_config_option(
+            c"search_path".as_ptr(),
+            c"pg_catalog, pg_temp".as_ptr(),
+            pg_sys::GucContext::PGC_USERSET,
+            pg_sys::GucSource::PGC_S_SESSION,
+            pg_sys::GucAction::GUC_ACTION_SAVE,
+            true,
+            0,
+            false,
+        );
+    }
+}

@@ -1,0 +1,223 @@
+//! The guards by themselves, in a running server: what they change is put back on every way out.
+
+#[pgrx::pg_schema]
+mod tests {
+    use std::backtrace::{Backtrace, BacktraceStatus};
+    use std::panic::AssertUnwindSafe;
+
+    use pgrx::prelude::*;
+    use pgrx::{PgTryBuilder, pg_sys};
+
+    use crate::pg::guard::{Guard, pin_search_path};
+    use crate::subtransaction::all_or_nothing;
+
+    /// What a guard may change, and what a subtransaction may leave behind.
+    #[derive(Debug, PartialEq)]
+    struct Backend {
+        user: pg_sys::Oid,
+        security: i32,
+        search_path: String,
+        plans: (bool, bool, bool, bool, bool, bool, i32, i32),
+        context: pg_sys::MemoryContext,
+        owner: pg_sys::ResourceOwner,
+        depth: i32,
+    }
+
+    impl Backend {
+        fn now() -> Self {
+            let (mut user, mut security) = (pg_sys::InvalidOid, 0);
+            // SAFETY: reads plain globals of the backend.
+            unsafe {
+                pg_sys::GetUserIdAndSecContext(&mut user, &mut security);
+                Self {
+                    user,
+                    security,
+                    search_path: setting(c"search_path"),
+                    plans: (
+                        pg_sys::enable_seqscan,
+                        pg_sys::enable_bitmapscan,
+                        pg_sys::enable_hashjoin,
+                        pg_sys::enable_mergejoin,
+                        pg_sys::enable_material,
+                        pg_sys::jit_enabled,
+                        pg_sys::plan_cache_mode,
+                        pg_sys::max_parallel_workers_per_gather,
+                    ),
+                    context: pg_sys::CurrentMemoryContext,
+                    owner: pg_sys::CurrentResourceOwner,
+                    depth: pg_sys::GetCurrentTransactionNestLevel(),
+                }
+            }
+        }
+    }
+
+    fn setting(name: &std::ffi::CStr) -> String {
+        // SAFETY: a setting that exists; its value is copied.
+        unsafe {
+            let value = pg_sys::GetConfigOption(name.as_ptr(), false, false);
+            std::ffi::CStr::from_ptr(value).to_string_lossy().into_owned()
+        }
+    }
+
+    fn role(name: &str) -> pg_sys::Oid {
+        Spi::run(&format!("CREATE ROLE {name}")).expect("a role");
+        let oid = format!("SELECT oid FROM pg_catalog.pg_roles WHERE rolname = '{name}'");
+        Spi::get_one(&oid).expect("a look-up").expect("the role")
+    }
+
+    /// Raise an error as PostgreSQL does, and catch it as a PL does: in a subtransaction around it.
+    fn caught(body: impl FnOnce()) -> String {
+        let body = AssertUnwindSafe(|| {
+            let result: Result<(), ()> = all_or_nothing(|| {
+                body();
+                Ok(())
+            });
+            result.map(|()| String::new()).unwrap_or_default()
+        });
+        PgTryBuilder::new(body)
+            .catch_others(|error| match error {
+                pg_sys::panic::CaughtError::PostgresError(report)
+                | pg_sys::panic::CaughtError::ErrorReport(report)
+                | pg_sys::panic::CaughtError::RustPanic { ereport: report, .. } => {
+                    report.message().to_owned()
+                }
+            })
+            .execute()
+    }
+
+    fn fail_in_postgres() {
+        Spi::run("SELECT 1 / 0").expect("not reached");
+    }
+
+    #[pg_test]
+    fn a_guard_acts_as_the_role_in_a_restricted_context() {
+        let (before, role) = (Backend::now(), role("guarded"));
+        {
+            let _guard = Guard::act_as(role);
+            let now = Backend::now();
+            assert_eq!(now.user, role);
+            let restricted = pg_sys::SECURITY_RESTRICTED_OPERATION as i32;
+            assert_eq!(now.security & restricted, restricted);
+            assert_eq!(now.search_path, before.search_path);
+            pin_search_path();
+            assert_eq!(setting(c"search_path"), "pg_catalog, pg_temp");
+        }
+        assert_eq!(Backend::now(), before);
+    }
+
+    #[pg_test]
+    fn what_runs_under_a_guard_makes_no_temporary_table_and_becomes_no_other_role() {
+        let role = role("guarded");
+        for (statement, refusal) in [
+            (
+                "CREATE TEMPORARY TABLE planted ()",
+                "cannot create temporary table within security-restricted operation",
+            ),
+            (
+                "SET ROLE postgres",
+                "cannot set parameter \"role\" within security-restricted operation",
+            ),
+        ] {
+            let said = caught(|| {
+                let _guard = Guard::act_as(role);
+                Spi::run(statement).expect("not reached");
+            });
+            assert!(said.starts_with(refusal) || said.starts_with("cannot"), "{statement}: {said}");
+        }
+    }
+
+    #[pg_test]
+    fn an_error_puts_everything_back() {
+        let role = role("guarded");
+        let before = Backend::now();
+        let said = caught(|| {
+            let _guard = Guard::act_as(role);
+            pin_search_path();
+            fail_in_postgres();
+        });
+        assert_eq!(said, "division by zero");
+        assert_eq!(Backend::now(), before);
+    }
+
+    #[pg_test]
+    fn a_panic_of_rust_puts_everything_back() {
+        let role = role("guarded");
+        let before = Backend::now();
+        caught(|| {
+            let _guard = Guard::act_as(role);
+            pin_search_path();
+            let nothing: Option<i32> = None;
+            nothing.expect("a panic");
+        });
+        assert_eq!(Backend::now(), before);
+    }
+
+    #[pg_test]
+    fn guards_nest() {
+        let (outer, inner) = (role("outer_role"), role("inner_role"));
+        let _guard = Guard::act_as(outer);
+        pin_search_path();
+        let before = Backend::now();
+        caught(|| {
+            let _inner = Guard::act_as(inner);
+            assert_eq!(Backend::now().user, inner);
+            pin_search_path();
+            fail_in_postgres();
+        });
+        assert_eq!(Backend::now(), before);
+        assert_eq!(before.search_path, "pg_catalog, pg_temp");
+    }
+
+    /// What is pinned first in a subtransaction stays pinned when that is over.
+    #[pg_test]
+    fn a_search_path_outlives_the_subtransactions_of_its_guard() {
+        let _guard = Guard::act_as(role("guarded"));
+        for result in [Ok(()), Err(())] {
+            let _: Result<(), ()> = all_or_nothing(|| {
+                pin_search_path();
+                result
+            });
+            pin_search_path();
+            assert_eq!(setting(c"search_path"), "pg_catalog, pg_temp");
+        }
+    }
+
+    #[pg_test]
+    fn all_or_nothing_keeps_what_returns_ok_and_undoes_the_rest() {
+        Spi::run("CREATE TABLE kept (a int)").expect("a table");
+        let insert = |number: i32| {
+            Spi::run(&format!("INSERT INTO kept VALUES ({number})")).expect("a row");
+        };
+        let before = Backend::now();
+        let ok: Result<i32, ()> = all_or_nothing(|| {
+            insert(1);
+            Ok(7)
+        });
+        assert_eq!((ok, Backend::now()), (Ok(7), Backend { ..before }));
+        let before = Backend::now();
+        let refused: Result<(), i32> = all_or_nothing(|| {
+            insert(2);
+            Err(8)
+        });
+        assert_eq!(refused, Err(8));
+        assert_eq!(Backend::now(), before);
+        let said = caught(|| {
+            let _: Result<(), ()> = all_or_nothing(|| {
+                insert(3);
+                fail_in_postgres();
+                Ok(())
+            });
+        });
+        assert_eq!(said, "division by zero");
+        assert_eq!(Backend::now(), before);
+        let sum = Spi::get_one::<i64>("SELECT sum(a) FROM kept").expect("a sum");
+        assert_eq!(sum, Some(1));
+    }
+
+    /// The tests' server has RUST_BACKTRACE=1 in its environment.
+    #[pg_test]
+    fn nothing_captures_a_backtrace() {
+        assert_eq!(std::env::var("RUST_BACKTRACE").as_deref(), Ok("1"));
+        assert_eq!(Backtrace::capture().status(), BacktraceStatus::Disabled);
+    }
+}

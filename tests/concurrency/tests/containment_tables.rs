@@ -1,0 +1,512 @@
+//! What an administrator hangs on the tables of the extension is honoured as by any statement, or refused
+//! plainly: an error harms nobody but the call.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use queen_tests::cluster::Cluster;
+use queen_tests::{Ack, Fails, Pop, Push, PushBatch, Session, TestDb, eventually, n, numbers};
+
+/// Every table of messages and markers, and calls that write it; `first`: what makes the table busy.
+struct Writer {
+    table: &'static str,
+    first: &'static str,
+    call: &'static str,
+}
+
+const LEASED: &str = "SELECT queen_push('q', '1'), queen_push('q', '2', partition => 'b');
+    CREATE TABLE held AS SELECT * FROM queen_pop('q', 'g', 9, partitions => 9, subscription_mode => 'all')";
+const UNORDERED: &str = "SELECT queen_configure('q', ordering => 'none'), queen_push('q', '1')";
+const PUSHED: &str = "SELECT queen_push('q', '1'), queen_push('q', '2', partition => 'b')";
+const POP: &str = "PERFORM queen_pop('q', 'g', 9, partitions => 9, subscription_mode => 'all')";
+
+const fn writer(table: &'static str, first: &'static str, call: &'static str) -> Writer {
+    Writer { table, first, call }
+}
+
+const WRITERS: [Writer; 16] = [
+    writer("queue", "SELECT", "PERFORM queen_push('q', '1')"),
+    writer("segment", "SELECT", "PERFORM queen_push('q', '1')"),
+    writer("segment", "SELECT queen_push('q', '1')", "PERFORM queen_push_batch('q', '{1,2}')"),
+    writer("admission", "SELECT", "PERFORM queen_push('q', '1', transaction_id => 'x')"),
+    writer("consumer_group", PUSHED, "PERFORM queen_subscribe('q', 'g')"),
+    writer("cursor", PUSHED, POP),
+    writer("progress", PUSHED, POP),
+    writer("discovery", PUSHED, POP),
+    writer("lease_set", PUSHED, POP),
+    writer("claim", UNORDERED, POP),
+    writer("progress", LEASED, "PERFORM queen_ack((SELECT lease_id FROM public.held LIMIT 1))"),
+    writer("receipt", LEASED, "PERFORM queen_ack((SELECT lease_id FROM public.held LIMIT 1))"),
+    writer(
+        "dead_letter",
+        LEASED,
+        "PERFORM queen_ack((SELECT lease_id FROM public.held LIMIT 1), status => 'dead_letter')",
+    ),
+    writer("timer", "SELECT", "PERFORM queen_schedule('q', 'k', '1', delay => '1 h')"),
+    writer("marker", "SELECT", "PERFORM queen_kv_put('n', 'k', '1', forever => true)"),
+    writer("tally", PUSHED, "PERFORM queen_purge('q')"),
+];
+
+/// All rows of all tables, and what they hold.
+const CONTENTS: &str = "SELECT string_agg(t || coalesce(
+         (xpath('//row/rows/text()', query_to_xml(format(
+             'SELECT md5(string_agg(r::text, '','' ORDER BY r::text)) AS rows FROM queen_mq.%I r', t),
+             true, true, '')))[1]::text, ''), ',' ORDER BY t)
+     FROM unnest(ARRAY['queue', 'segment', 'admission', 'consumer_group', 'cursor', 'progress',
+         'discovery', 'lease_set', 'claim', 'receipt', 'dead_letter', 'timer', 'marker', 'tally']) t";
+
+async fn contents(session: &Session) -> Result<String> {
+    Ok(session.query_one(CONTENTS, &[]).await?.get(0))
+}
+
+async fn started(session: &Session) -> Result<String> {
+    let sql = "SELECT pg_postmaster_start_time()::text";
+    Ok(session.query_one(sql, &[]).await?.get(0))
+}
+
+/// As a block of PL/pgSQL.
+fn block(call: &str) -> String {
+    format!("DO $$ BEGIN {call}; END $$")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_that_fails_undoes_the_call_and_nothing_else() -> Result<()> {
+    for Writer { table, first, call } in WRITERS {
+        let db = TestDb::fresh().await?;
+        let session = db.session().await?;
+        let began = started(&session).await?;
+        session.run(first).await?;
+        session.run("CREATE TABLE other (i int)").await?;
+        let add = format!("ALTER TABLE queen_mq.{table} ADD CONSTRAINT no CHECK (false) NOT VALID");
+        session.run(&add).await?;
+        let before = contents(&session).await?;
+        let about = format!("{table}: {call}");
+        // By itself.
+        let failed = session.run(&block(call)).await.fails_with("23514");
+        let failed = failed.with_context(|| about.clone())?;
+        assert_eq!(failed.table(), None, "pgrx drops it; the message has it");
+        ensure!(failed.message().contains(table), "{failed:?}");
+        // In a handler, whose transaction goes on.
+        let caught = format!(
+            "DO $$ BEGIN INSERT INTO other VALUES (1); BEGIN {call};
+             EXCEPTION WHEN check_violation THEN INSERT INTO other VALUES (2); END; END $$"
+        );
+        session.run(&caught).await.with_context(|| about.clone())?;
+        // Behind a savepoint.
+        session.run("BEGIN; INSERT INTO other VALUES (3); SAVEPOINT s").await?;
+        session.run(&block(call)).await.fails_with("23514").with_context(|| about.clone())?;
+        session.run("ROLLBACK TO s; INSERT INTO other VALUES (4); COMMIT").await?;
+        assert_eq!(session.count("SELECT sum(i) FROM other").await?, 10, "{about}");
+        assert_eq!(contents(&session).await?, before, "{about}");
+        // Without the constraint all is as it was.
+        session.run(&format!("ALTER TABLE queen_mq.{table} DROP CONSTRAINT no")).await?;
+        session.run(&block(call)).await.with_context(|| about.clone())?;
+        assert_ne!(contents(&session).await?, before, "{about}");
+        assert_eq!(started(&session).await?, began, "{about}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_of_a_users_function_arrives_as_it_was_raised() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let session = db.session().await?;
+    Push::new("q", n(1)).run(&session).await?;
+    session
+        .run(
+            "CREATE FUNCTION raises() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 RAISE 'not today' USING ERRCODE = 'MY001', DETAIL = 'a fact', HINT = 'a way';
+             END $$;
+             CREATE TRIGGER raises AFTER INSERT ON queen_mq.segment
+                 FOR EACH ROW EXECUTE FUNCTION raises()",
+        )
+        .await?;
+    let push = "SELECT queen_push('q', '2')";
+    for _ in 0..2 {
+        let raised = session.run(push).await.fails_with("MY001")?;
+        assert_eq!(raised.message(), "not today");
+        assert_eq!(raised.detail(), Some("a fact"));
+        assert_eq!(raised.hint(), Some("a way"));
+    }
+    session
+        .run(
+            "DO $$ BEGIN PERFORM queen_push('q', '2'); RAISE 'not raised';
+             EXCEPTION WHEN SQLSTATE 'MY001' THEN NULL; END $$",
+        )
+        .await?;
+    // Errors of others after it keep theirs.
+    session.run("SELECT queen_push('q', NULL)").await.fails_with("22023")?;
+    session.run("SELECT queen_ack(gen_random_uuid())").await.fails_with("QN003")?;
+    // Also out of a bundle, in a session of its own.
+    let bundle = "SELECT queen_tx_commit('[{\"type\":\"push\",\"queue\":\"q\",\"payload\":1}]')";
+    db.session().await?.run(bundle).await.fails_with("MY001")?;
+    assert_eq!(session.count("SELECT count(*) FROM queen_messages").await?, 1);
+    Ok(())
+}
+
+/// Triggers of every kind on a table, that note what they see.
+const NOTE: &str = "
+    CREATE TABLE noted (tab text, at text, ids bigint[]);
+    CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        INSERT INTO public.noted VALUES (TG_TABLE_NAME, TG_WHEN || ' ' || TG_OP || ' ' || TG_LEVEL,
+            CASE TG_LEVEL WHEN 'ROW' THEN ARRAY[
+                (coalesce(to_jsonb(NEW), to_jsonb(OLD)) ->> TG_ARGV[0])::bigint] END);
+        RETURN coalesce(NEW, OLD);
+    END $$;
+    CREATE FUNCTION note_all() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        EXECUTE format('INSERT INTO public.noted SELECT %L, ''NEW TABLE'', array_agg(%I) FROM fresh',
+            TG_TABLE_NAME, TG_ARGV[0]);
+        RETURN NULL;
+    END $$;";
+
+async fn note(session: &Session, table: &str, id: &str) -> Result<()> {
+    for (at, level) in
+        [("BEFORE", "ROW"), ("AFTER", "ROW"), ("BEFORE", "STATEMENT"), ("AFTER", "STATEMENT")]
+    {
+        let trigger = format!(
+            "CREATE TRIGGER note_{at}_{level} {at} INSERT OR DELETE ON queen_mq.{table}
+             FOR EACH {level} EXECUTE FUNCTION note('{id}')"
+        );
+        session.run(&trigger).await?;
+    }
+    let trigger = format!(
+        "CREATE TRIGGER note_all AFTER INSERT ON queen_mq.{table}
+         REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION note_all('{id}')"
+    );
+    Ok(session.run(&trigger).await?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn triggers_fire_once_for_each_row_with_what_is_written() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let session = db.session().await?;
+    session.run(NOTE).await?;
+    session.run("SELECT queen_configure('u', ordering => 'none')").await?;
+    let tables = [
+        ("segment", "id"),
+        ("cursor", "id"),
+        ("claim", "message_id"),
+        ("progress", "revision"),
+        ("receipt", "cursor_id"),
+    ];
+    for (table, id) in tables {
+        note(&session, table, id).await?;
+    }
+    for queue in ["q", "u"] {
+        PushBatch::numbers(queue, 1..=3).run(&session).await?;
+        let held = Pop::new(queue).group("g").mode("all").batch(10).run(&session).await?;
+        assert_eq!(numbers(&held), [1, 2, 3]);
+        Ack::all(held[0].lease()?).run(&session).await?;
+    }
+    for (table, id) in tables {
+        // What was inserted, in the order of the triggers: before, after, with all, and by statement.
+        for at in ["BEFORE INSERT ROW", "AFTER INSERT ROW", "NEW TABLE"] {
+            let differ = format!(
+                "SELECT count(*) FROM (
+                     SELECT unnest(ids) FROM noted WHERE tab = '{table}' AND at = '{at}'
+                     EXCEPT ALL SELECT unnest(ids) FROM noted
+                         WHERE tab = '{table}' AND at = 'BEFORE INSERT ROW') x"
+            );
+            assert_eq!(session.count(&differ).await?, 0, "{table} {at}");
+        }
+        let count =
+            |at: &str| format!("SELECT count(*) FROM noted WHERE tab = '{table}' AND at = '{at}'");
+        let rows = session.count(&count("BEFORE INSERT ROW")).await?;
+        let stored = session.count(&format!("SELECT count({id}) FROM queen_mq.{table}")).await?;
+        let deleted = session.count(&count("AFTER DELETE ROW")).await?;
+        ensure!(rows > 0, "{table} was not written");
+        assert_eq!(rows - deleted, stored, "{table}");
+        for at in ["AFTER INSERT ROW", "BEFORE INSERT STATEMENT", "AFTER INSERT STATEMENT"] {
+            assert_eq!(session.count(&count(at)).await?, rows, "{table} {at}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trigger_may_push_itself() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let session = db.session().await?;
+    session
+        .run(
+            "CREATE FUNCTION alert() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 IF NEW.partition <> 'alert' THEN
+                     PERFORM public.queen_push('alerts', '1', partition => 'alert');
+                 END IF;
+                 RETURN NEW;
+             END $$;
+             CREATE TRIGGER before BEFORE INSERT ON queen_mq.segment
+                 FOR EACH ROW EXECUTE FUNCTION alert();
+             CREATE TRIGGER after AFTER INSERT ON queen_mq.segment
+                 FOR EACH ROW EXECUTE FUNCTION alert()",
+        )
+        .await?;
+    Push::new("q", n(1)).run(&session).await?;
+    let alerts = "SELECT count(*) FROM queen_messages WHERE queue = 'alerts'";
+    assert_eq!(session.count(alerts).await?, 2);
+    assert_eq!(session.count("SELECT count(*) FROM queen_messages").await?, 3);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trigger_that_suppresses_a_row_is_refused() -> Result<()> {
+    for Writer { table, first, call } in WRITERS {
+        let db = TestDb::fresh().await?;
+        let session = db.session().await?;
+        session.run(first).await?;
+        session
+            .run(&format!(
+                "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                     RETURN NULL; END $$;
+                 CREATE TRIGGER skip BEFORE INSERT OR UPDATE ON queen_mq.{table}
+                     FOR EACH ROW EXECUTE FUNCTION skip();
+                 SET statement_timeout = '10s'"
+            ))
+            .await?;
+        // Where groups have looked for work is found again by looking.
+        if table == "discovery" {
+            session.run(&block(call)).await?;
+            continue;
+        }
+        let before = contents(&session).await?;
+        let failed = session.run(&block(call)).await.fails_with("0A000");
+        let failed = failed.with_context(|| format!("{table}: {call}"))?;
+        ensure!(failed.message().contains(&format!("queen_mq.{table}")), "{failed:?}");
+        assert_eq!(contents(&session).await?, before, "{table}: {call}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn columns_may_be_added_and_dropped_again() -> Result<()> {
+    let tables = [
+        "queue",
+        "segment",
+        "admission",
+        "consumer_group",
+        "cursor",
+        "claim",
+        "progress",
+        "discovery",
+        "tally",
+        "timer",
+        "marker",
+        "receipt",
+        "lease_set",
+        "dead_letter",
+        "replay",
+    ];
+    let alterations = [
+        "ADD COLUMN x int",
+        "DROP COLUMN x, ADD COLUMN y text DEFAULT 'as said', ADD COLUMN z int DEFAULT 3 NOT NULL",
+        "ADD COLUMN g text GENERATED ALWAYS AS (y || '!') STORED, ADD CHECK (z = 3)",
+        "DROP COLUMN y CASCADE, DROP COLUMN z",
+    ];
+    let db = TestDb::fresh().await?;
+    let [session, old] = db.sessions().await?;
+    session.run("SELECT queen_configure('u', ordering => 'none')").await?;
+    for (round, alteration) in alterations.into_iter().enumerate() {
+        for table in tables {
+            session.run(&format!("ALTER TABLE queen_mq.{table} {alteration}")).await?;
+        }
+        for session in [&session, &old] {
+            for queue in ["q", "u"] {
+                let id = format!("{round} {}", session.pid());
+                let pushed = Push::new(queue, n(1)).id(id).run(session).await?;
+                assert_eq!(pushed.status, "queued");
+                Push::new(queue, n(2)).partition("b").run(session).await?;
+                let pop = Pop::new(queue).group("g").mode("all").batch(9).partitions(9);
+                let held = pop.run(session).await?;
+                assert_eq!(held.len(), 2, "{alteration}");
+                let lease = held[0].lease()?;
+                Ack::messages(lease, [held[0].message_id])
+                    .status("dead_letter")
+                    .run(session)
+                    .await?;
+                Ack::all(lease).run(session).await?;
+            }
+            session
+                .run(
+                    "SELECT queen_schedule('q', 'k', '1', delay => '1 h');
+                     SELECT queen_kv_incr('n', 'k', 1, forever => true);
+                     SELECT queen_sweep(); SELECT count(*) FROM queen_queues",
+                )
+                .await?;
+        }
+        if round == 2 {
+            let filled =
+                "SELECT count(*) FROM queen_mq.segment WHERE g IS DISTINCT FROM 'as said!'";
+            assert_eq!(session.count(filled).await?, 0);
+        }
+    }
+    assert_eq!(session.count("SELECT count(*) FROM queen_dead_letters").await?, 16);
+    // One that has to have a value, and no default.
+    session
+        .run("DELETE FROM queen_mq.receipt; ALTER TABLE queen_mq.receipt ADD must int NOT NULL")
+        .await?;
+    Push::new("q", n(3)).run(&session).await?;
+    let held = Pop::new("q").group("g").run(&session).await?;
+    Ack::all(held[0].lease()?).run(&session).await.fails_with("23502")?;
+    session.run("ALTER TABLE queen_mq.receipt DROP must").await?;
+    Ack::all(held[0].lease()?).run(&session).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_is_not_what_it_was_is_refused_and_taken_back() -> Result<()> {
+    let cases = [
+        ("RENAME COLUMN xid TO x", "RENAME COLUMN x TO xid", "55000"),
+        ("ALTER COLUMN n TYPE int", "ALTER COLUMN n TYPE smallint", "55000"),
+        (
+            "ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",
+            "NO FORCE ROW LEVEL SECURITY",
+            "0A000",
+        ),
+        ("RENAME TO other", "", "55000"),
+    ];
+    let db = TestDb::fresh().await?;
+    let [session, old] = db.sessions().await?;
+    Push::new("q", n(0)).run(&old).await?;
+    let pop = "SELECT queen_pop('q', 'g', subscription_mode => 'all')";
+    for (alter, back, state) in cases {
+        session.run(&format!("ALTER TABLE queen_mq.segment {alter}")).await?;
+        for session in [&session, &old] {
+            for call in ["SELECT queen_push('q', '1')", pop] {
+                let failed = session.run(call).await.fails_with(state).with_context(|| alter)?;
+                ensure!(failed.message().contains("queen_mq.segment"), "{failed:?}");
+            }
+        }
+        match back {
+            "" => session.run("ALTER TABLE queen_mq.other RENAME TO segment").await?,
+            back => session.run(&format!("ALTER TABLE queen_mq.segment {back}")).await?,
+        }
+        Push::new("q", n(1)).run(&old).await?;
+    }
+    for (alter, back) in [
+        (
+            "CREATE RULE r AS ON INSERT TO queen_mq.segment DO ALSO NOTIFY x",
+            "DROP RULE r ON queen_mq.segment",
+        ),
+        (
+            "CREATE TABLE child () INHERITS (queen_mq.segment)",
+            "DROP TABLE child; ANALYZE queen_mq.segment",
+        ),
+    ] {
+        session.run(alter).await?;
+        old.run("SELECT queen_push('q', '1')").await.fails_with("0A000").with_context(|| alter)?;
+        session.run(back).await?;
+        Push::new("q", n(1)).run(&old).await?;
+    }
+    for (alter, back) in [
+        (
+            "ALTER INDEX queen_mq.segment_news RENAME TO another",
+            "ALTER INDEX queen_mq.another RENAME TO segment_news",
+        ),
+        (
+            "ALTER INDEX queen_mq.segment_news RENAME TO another;
+             CREATE INDEX segment_news ON queen_mq.segment (partition, queue_id, xid, id)",
+            "DROP INDEX queen_mq.segment_news; ALTER INDEX queen_mq.another RENAME TO segment_news",
+        ),
+        (
+            "UPDATE pg_index SET indisvalid = false
+             WHERE indexrelid = 'queen_mq.segment_news'::regclass",
+            "REINDEX INDEX queen_mq.segment_news",
+        ),
+    ] {
+        session.run(alter).await?;
+        let fresh = db.session().await?;
+        fresh.run(pop).await.fails_with("55000").with_context(|| alter)?;
+        session.run(back).await?;
+        fresh.run(pop).await?;
+    }
+    let came = Pop::new("q").group("all").mode("all").batch(99).run(&old).await?;
+    assert_eq!(numbers(&came), [0, 1, 1, 1, 1, 1, 1]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn constraints_and_indexes_of_others_hold() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let session = db.session().await?;
+    session.run("SELECT queen_configure('u', ordering => 'none')").await?;
+    PushBatch::numbers("u", 1..=3).run(&session).await?;
+    let pop = "SELECT queen_pop('u', 'g', 3, subscription_mode => 'all')";
+    for constraint in ["", "DEFERRABLE INITIALLY IMMEDIATE", "DEFERRABLE INITIALLY DEFERRED"] {
+        for kind in ["UNIQUE (group_id)", "EXCLUDE USING btree (group_id WITH =)"] {
+            let add = format!("ALTER TABLE queen_mq.claim ADD CONSTRAINT one {kind} {constraint}");
+            session.run(&add).await?;
+            let state = if kind.starts_with('U') { "23505" } else { "23P01" };
+            session.run(pop).await.fails_with(state).with_context(|| add)?;
+            session.run("ALTER TABLE queen_mq.claim DROP CONSTRAINT one").await?;
+        }
+    }
+    let id = session.count("SELECT id FROM queen_mq.queue").await?;
+    session.run("CREATE TABLE known (id bigint PRIMARY KEY)").await?;
+    for deferred in ["", "DEFERRABLE INITIALLY DEFERRED"] {
+        let add = format!(
+            "ALTER TABLE queen_mq.segment ADD CONSTRAINT fk FOREIGN KEY (queue_id)
+             REFERENCES known {deferred} NOT VALID"
+        );
+        session.run(&add).await?;
+        session.run("SELECT queen_push('u', '4')").await.fails_with("23503")?;
+        session
+            .run(&format!("INSERT INTO known VALUES ({id}); SELECT queen_push('u', '4')"))
+            .await?;
+        session.run("ALTER TABLE queen_mq.segment DROP CONSTRAINT fk; DELETE FROM known").await?;
+    }
+    session
+        .run(
+            "CREATE FUNCTION boom(text) RETURNS text IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN
+                 IF $1 = 'b' THEN RAISE 'boom' USING ERRCODE = 'MY002'; END IF; RETURN $1; END $$;
+             CREATE INDEX expression ON queen_mq.segment (public.boom(partition))",
+        )
+        .await?;
+    session.run("SELECT queen_push('u', '5', partition => 'b')").await.fails_with("MY002")?;
+    // What is stored otherwise is found all the same.
+    session
+        .run(
+            "ALTER TABLE queen_mq.segment SET UNLOGGED;
+             CLUSTER queen_mq.segment USING segment_in_order;
+             REINDEX TABLE queen_mq.claim;
+             ALTER TABLE queen_mq.claim REPLICA IDENTITY FULL",
+        )
+        .await?;
+    session.run("VACUUM FULL queen_mq.claim").await?;
+    let held = Pop::new("u").group("g").mode("all").batch(9).run(&session).await?;
+    assert_eq!(held.len(), 5);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_worker_warns_of_what_it_cannot_write_and_goes_on() -> Result<()> {
+    let settings = "queen_mq.databases = ''\nqueen_mq.sweep_interval = '200ms'";
+    let cluster = Cluster::start_with(settings)?;
+    let db = TestDb::create(&cluster.config()).await?;
+    let session = db.session().await?;
+    let began = started(&session).await?;
+    Push::new("q", n(1)).run(&session).await?;
+    let pop = Pop::new("q").group("g").mode("all").lease("1 s");
+    assert_eq!(pop.run(&session).await?.len(), 1);
+    session.run("ALTER TABLE queen_mq.progress ADD CONSTRAINT no CHECK (false) NOT VALID").await?;
+    eventually("warning of the worker", Duration::from_secs(20), async || {
+        let is_told = |line: &str| line.contains("WARNING") && line.contains("check constraint");
+        Ok(cluster.logged()?.lines().any(is_told).then_some(()))
+    })
+    .await?;
+    // Other work is done meanwhile.
+    session.run("SELECT queen_kv_put('n', 'k', '1', ttl => '1 ms')").await?;
+    eventually("sweep of markers", Duration::from_secs(20), async || {
+        let count = session.count("SELECT count(*) FROM queen_mq.marker").await?;
+        Ok((count == 0).then_some(()))
+    })
+    .await?;
+    session.run("ALTER TABLE queen_mq.progress DROP CONSTRAINT no").await?;
+    eventually("redelivery", Duration::from_secs(20), async || {
+        Ok((pop.run(&session).await?.len() == 1).then_some(()))
+    })
+    .await?;
+    assert_eq!(started(&session).await?, began);
+    let leaks = |line: &&str| line.contains("leak") || line.contains("was terminated by signal");
+    assert_eq!(cluster.logged()?.lines().filter(leaks).count(), 0);
+    Ok(())
+}

@@ -1,0 +1,316 @@
+//! Who waits for everything (a seek, a purge, a deletion, a change of ordering) keeps nobody else waiting
+//! meanwhile; gets through where many short transactions follow each other; and can be interrupted like
+//! any wait for a lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use queen_tests::{Fails, Session, TestDb, eventually};
+use tokio::task::JoinHandle;
+use tokio_postgres::Error;
+
+/// Calls that wait for whoever has popped for group `g`.
+const CALLS: [&str; 6] = [
+    "SELECT queen_seek('q', 'g', 'start')",
+    "SELECT queen_seek('q', 'g', 'end', partition => 'held')",
+    "SELECT queen_unsubscribe('q', 'g')",
+    "SELECT queen_purge('q')",
+    "SELECT queen_delete_queue('q')",
+    "SELECT queen_configure('q', ordering => $$other$$)",
+];
+const ORDERINGS: [(&str, &str); 2] = [("partition", "none"), ("none", "partition")];
+
+/// Those of them, with the ordering filled in. In a group without order unsubscribing waits for nobody
+/// who has only claimed what nobody had before.
+fn calls(ordering: &str, other: &str) -> Vec<String> {
+    let calls =
+        CALLS.iter().filter(|call| ordering == "partition" || !call.contains("unsubscribe"));
+    calls.map(|call| call.replace("$$other$$", &format!("'{other}'"))).collect()
+}
+
+/// Long enough for a server that has much to do.
+const SOON: Duration = Duration::from_secs(20);
+const WINDOW: Duration = Duration::from_secs(2);
+
+const HOLD: &str =
+    "SELECT count(*) FROM queen_pop('q', 'g', partition => 'held', auto_ack => true)";
+const POP: &str = "SELECT count(*) FROM queen_pop('q', 'g', auto_ack => true)";
+
+/// Queue `q` with groups `g` and `other`, a partition `held`, and others with many messages.
+async fn prepared(ordering: &str) -> Result<TestDb> {
+    let db = TestDb::alone().await?;
+    let session = db.session().await?;
+    session
+        .run(&format!(
+            "SELECT queen_configure('q', ordering => '{ordering}');
+             SELECT queen_subscribe('q', 'g', 'all');
+             SELECT queen_subscribe('q', 'other', 'all');
+             SELECT queen_push_batch('q', array_fill('1'::jsonb, ARRAY[2000]), partition => 'held');
+             SELECT queen_push_batch('q', array_fill('1'::jsonb, ARRAY[2000]), partition => 'p' || i)
+             FROM generate_series(1, 4) i"
+        ))
+        .await?;
+    // Each has been read.
+    for partition in ["held", "p1", "p2", "p3", "p4"] {
+        let pop =
+            format!("SELECT queen_pop('q', 'g', partition => '{partition}', auto_ack => true)");
+        session.run(&pop).await?;
+    }
+    Ok(db)
+}
+
+/// Begin a call that has to wait.
+async fn begin(db: &TestDb, call: &str) -> Result<(i32, JoinHandle<Result<(), Error>>)> {
+    let session = db.session().await?;
+    let (pid, call) = (session.pid(), call.to_owned());
+    let task = tokio::spawn(async move { session.run(&call).await });
+    let watcher = db.session().await?;
+    eventually("wait for a lock", SOON, async || {
+        let row = watcher
+            .row("SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND NOT granted)", &[&pid])
+            .await?;
+        Ok(row.get::<_, bool>(0).then_some(()))
+    })
+    .await?;
+    Ok((pid, task))
+}
+
+/// How many messages come in so long, and the longest time in which none did.
+async fn pops_within(session: &Session, window: Duration) -> Result<(i64, Duration)> {
+    let (began, mut last) = (Instant::now(), Instant::now());
+    let (mut count, mut longest) = (0, Duration::ZERO);
+    while began.elapsed() < window {
+        let came = session.rows(POP, &[]).await?[0].get::<_, i64>(0);
+        if came > 0 {
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+            count += came;
+        }
+    }
+    Ok((count, longest.max(last.elapsed())))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn others_pop_while_a_call_waits_for_an_open_pop() -> Result<()> {
+    for (ordering, other) in ORDERINGS {
+        for call in calls(ordering, other) {
+            let db = prepared(ordering).await?;
+            let [open, consumer] = db.sessions().await?;
+            let (before, _) = pops_within(&consumer, WINDOW / 4).await?;
+            open.run("BEGIN").await?;
+            ensure!(open.count(HOLD).await? == 1, "{ordering}: the pop to wait for");
+            let (_, task) = begin(&db, &call).await?;
+            let (during, longest) = pops_within(&consumer, WINDOW).await?;
+            // Four times as long: as much as before at the least, in half of the time.
+            ensure!(
+                during * 2 >= before && longest < WINDOW / 2,
+                "{ordering}, {call}: {before} in a quarter of the time before, then {during}, none in {longest:?}"
+            );
+            ensure!(!task.is_finished(), "{ordering}, {call}: it did not wait");
+            open.run("COMMIT").await?;
+            tokio::time::timeout(SOON, task).await???;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn others_pop_while_a_call_waits_for_an_open_ack() -> Result<()> {
+    for (ordering, _) in ORDERINGS {
+        let db = prepared(ordering).await?;
+        let [open, consumer] = db.sessions().await?;
+        let pop = "SELECT lease_id::text FROM queen_pop('q', 'g', partition => 'held')";
+        let lease: String = open.query_one(pop, &[]).await?.get(0);
+        open.run(&format!("BEGIN; SELECT queen_ack('{lease}')")).await?;
+        let (_, task) = begin(&db, "SELECT queen_seek('q', 'g', 'start')").await?;
+        let (during, longest) = pops_within(&consumer, WINDOW).await?;
+        ensure!(during > 0 && longest < WINDOW / 2, "{ordering}: {during}, none in {longest:?}");
+        open.run("COMMIT").await?;
+        tokio::time::timeout(SOON, task).await???;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_seek_has_nothing_to_do_with_other_groups() -> Result<()> {
+    for (ordering, _) in ORDERINGS {
+        let db = prepared(ordering).await?;
+        let [open, seeking, consumer] = db.sessions().await?;
+        open.run("BEGIN").await?;
+        ensure!(open.count(HOLD).await? == 1, "{ordering}: the pop that is open");
+        seeking.run("SET statement_timeout = '5s'; BEGIN").await?;
+        seeking.run("SELECT queen_seek('q', 'other', 'end')").await?;
+        seeking.run("SELECT queen_seek('q', 'other', 'end', partition => 'held')").await?;
+        // A partition that nobody has read.
+        consumer.run("SELECT queen_push('q', '1', partition => 'new')").await?;
+        let pop = "SELECT count(*) FROM queen_pop('q', 'g', partition => 'new', auto_ack => true)";
+        assert_eq!(
+            consumer.count(pop).await?,
+            1,
+            "{ordering}: beside an open seek of another group"
+        );
+        seeking.run("COMMIT").await?;
+        open.run("COMMIT").await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_get_through_many_short_transactions() -> Result<()> {
+    for (ordering, other) in ORDERINGS {
+        let db = prepared(ordering).await?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut consumers = Vec::new();
+        for session in db.crowd(8).await? {
+            let stop = stop.clone();
+            consumers.push(tokio::spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    session.run(&format!("BEGIN; {POP}; SELECT pg_sleep(0.01); COMMIT")).await?;
+                }
+                Ok::<_, Error>(())
+            }));
+        }
+        let session = db.session().await?;
+        for call in calls(ordering, other) {
+            // The group may have been removed by the one before.
+            session.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
+            let began = Instant::now();
+            session.run(&call).await?;
+            ensure!(began.elapsed() < SOON, "{ordering}, {call}: {:?}", began.elapsed());
+        }
+        stop.store(true, Ordering::Relaxed);
+        for consumer in consumers {
+            consumer.await??;
+        }
+    }
+    Ok(())
+}
+
+/// The locks with names that a session has or waits for.
+async fn named(pid: i32, watcher: &Session) -> Result<i64> {
+    let sql = "SELECT count(*) FROM pg_locks WHERE pid = $1 AND (NOT granted OR locktype IN ('object', 'tuple'))";
+    Ok(watcher.row(sql, &[&pid]).await?.get(0))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_ends_early_leaves_nothing_behind() -> Result<()> {
+    for (ordering, other) in ORDERINGS {
+        let db = prepared(ordering).await?;
+        let [open, session, watcher, consumer] = db.sessions().await?;
+        open.run("BEGIN").await?;
+        ensure!(open.count(HOLD).await? == 1, "{ordering}: the pop to wait for");
+        for call in calls(ordering, other) {
+            for (limit, sqlstate) in [
+                ("SET LOCAL lock_timeout = '30ms'", "55P03"),
+                ("SET LOCAL lock_timeout = '400ms'", "55P03"),
+                ("SET LOCAL statement_timeout = '50ms'", "57014"),
+                ("SET LOCAL statement_timeout = '500ms'", "57014"),
+            ] {
+                session.run(&format!("BEGIN; {limit}; SAVEPOINT s")).await?;
+                let began = Instant::now();
+                session.run(&call).await.fails_with(sqlstate)?;
+                ensure!(began.elapsed() < SOON, "{call} with {limit}: {:?}", began.elapsed());
+                session.run("ROLLBACK TO s").await?;
+                assert_eq!(named(session.pid(), &watcher).await?, 0, "{call} with {limit}");
+                let shown = session.query_one("SHOW lock_timeout", &[]).await?;
+                let timeout: String = shown.get(0);
+                assert!(limit.contains(&timeout) || timeout == "0", "{limit}: {timeout}");
+                assert_eq!(consumer.count(POP).await?, 1, "beside {call} with {limit}");
+                session.run("ROLLBACK").await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_can_be_cancelled() -> Result<()> {
+    for (ordering, _) in ORDERINGS {
+        let db = prepared(ordering).await?;
+        let [open, watcher] = db.sessions().await?;
+        open.run("BEGIN").await?;
+        ensure!(open.count(HOLD).await? == 1, "{ordering}: the pop to wait for");
+        for pause in [0, 300] {
+            let (pid, task) = begin(&db, "BEGIN; SELECT queen_purge('q')").await?;
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            watcher.row("SELECT pg_cancel_backend($1)", &[&pid]).await?;
+            tokio::time::timeout(SOON, task).await??.fails_with("57014")?;
+            assert_eq!(named(pid, &watcher).await?, 0);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_goes_on_after_a_wait_that_ended_early() -> Result<()> {
+    for (ordering, _) in ORDERINGS {
+        let db = prepared(ordering).await?;
+        let [open, session] = db.sessions().await?;
+        open.run("BEGIN").await?;
+        ensure!(open.count(HOLD).await? == 1, "{ordering}: the pop to wait for");
+        session
+            .run(
+                "CREATE TABLE t (a int);
+                 SET lock_timeout = '300ms';
+                 DO $$ BEGIN
+                   INSERT INTO t VALUES (1);
+                   BEGIN
+                     INSERT INTO t VALUES (2);
+                     PERFORM queen_purge('q');
+                   EXCEPTION WHEN lock_not_available THEN
+                     INSERT INTO t VALUES (3);
+                   END;
+                 END $$",
+            )
+            .await?;
+        assert_eq!(session.count("SELECT sum(a) FROM t").await?, 4);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadlock_is_detected() -> Result<()> {
+    for (ordering, _) in ORDERINGS {
+        for call in ["SELECT queen_seek('q', 'g', 'start')", "SELECT queen_purge('q')"] {
+            let db = prepared(ordering).await?;
+            let [open, session] = db.sessions().await?;
+            session.run("CREATE TABLE t (a int); INSERT INTO t VALUES (1)").await?;
+            session.run("BEGIN; UPDATE t SET a = 2").await?;
+            open.run("BEGIN").await?;
+            ensure!(open.count(HOLD).await? == 1, "{ordering}: the pop to wait for");
+            let waiting = tokio::spawn(async move { open.run("UPDATE t SET a = 3; COMMIT").await });
+            let began = Instant::now();
+            let outcome = session.run(&format!("{call}; COMMIT")).await;
+            let other = match outcome {
+                Ok(()) => waiting.await?.fails_with("40P01")?,
+                Err(_) => outcome.fails_with("40P01")?,
+            };
+            ensure!(
+                began.elapsed() < SOON,
+                "{ordering}, {call}: {:?} after {other:?}",
+                began.elapsed()
+            );
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prepared_transaction_is_waited_for_like_any_other() -> Result<()> {
+    for (ordering, _) in ORDERINGS {
+        let db = prepared(ordering).await?;
+        let [open, consumer] = db.sessions().await?;
+        let name = db.name();
+        open.run("BEGIN").await?;
+        ensure!(open.count(HOLD).await? == 1, "{ordering}: the pop to wait for");
+        open.run(&format!("PREPARE TRANSACTION '{name}'")).await?;
+        let (_, task) = begin(&db, "SELECT queen_purge('q')").await?;
+        let (during, longest) = pops_within(&consumer, WINDOW).await?;
+        ensure!(during > 0 && longest < WINDOW / 2, "{ordering}: {during}, none in {longest:?}");
+        open.run(&format!("COMMIT PREPARED '{name}'")).await?;
+        tokio::time::timeout(SOON, task).await???;
+    }
+    Ok(())
+}
