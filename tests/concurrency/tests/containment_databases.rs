@@ -142,8 +142,36 @@ async fn the_worker_works_beside_any_default_of_its_database() -> Result<()> {
             Ok((session.count(&done).await? == 1).then_some(()))
         })
         .await
-        .context(*odd)?;
+        .with_context(|| format!("{odd}: {}", cluster.logged().unwrap_or_default()))?;
         admin.run(&format!("ALTER DATABASE {} RESET ALL", db.name())).await?;
+    }
+    let log = cluster.logged()?;
+    ensure!(!log.contains("WARNING:") && !log.contains("ERROR:"), "{log}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_ended_in_its_sleep_leaves_its_place_to_the_next() -> Result<()> {
+    let rarely = "queen_mq.databases = ''\nqueen_mq.sweep_interval = '10s'";
+    let cluster = Cluster::start_with(&format!("{SETTINGS}\n{rarely}"))?;
+    let db = TestDb::create(&cluster.config()).await?;
+    let session = db.session().await?;
+    let worker = "SELECT coalesce(max(pid), 0)::bigint FROM pg_stat_activity WHERE state IS DISTINCT FROM 'active'
+                  AND backend_type = 'queen_mq worker' AND datname = current_database()";
+    let mut last = 0;
+    for round in 0..4 {
+        session
+            .run(&format!("SELECT queen_schedule('q', '{round}', '1', delay => '1 ms')"))
+            .await?;
+        let moved = format!("SELECT (count(*) = {round} + 1)::int::bigint FROM queen_messages");
+        last = eventually("a message, and a worker at rest", SOON, async || {
+            let pid = session.count(worker).await?;
+            let is_new = pid != 0 && pid != last;
+            Ok((is_new && session.count(&moved).await? == 1).then_some(pid))
+        })
+        .await
+        .with_context(|| format!("round {round}: {}", cluster.logged().unwrap_or_default()))?;
+        session.run(&format!("SELECT pg_terminate_backend({last}, 5000)")).await?;
     }
     let log = cluster.logged()?;
     ensure!(!log.contains("WARNING:") && !log.contains("ERROR:"), "{log}");
