@@ -83,6 +83,36 @@ async fn a_lock_timeout() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lock_timeout_at_each_table_that_a_call_comes_to() -> Result<()> {
+    let stage = stage().await?;
+    let mut report = Report::default();
+    let mut app = stage.app().await?;
+    let sql = "SELECT oid::regclass::text FROM pg_class
+               WHERE relnamespace = 'queen_mq'::regnamespace AND relkind = 'r'";
+    let tables: Vec<String> =
+        stage.admin.query(sql, &[]).await?.iter().map(|row| row.get(0)).collect();
+    ensure!(tables.len() > 15, "{tables:?}");
+    for call in CALLS.iter().filter(|call| call.works_in(Mode::Handler)) {
+        let ready = stage.prepare().await.context(call.name)?;
+        for table in &tables {
+            let failure = Failure {
+                state: "55P03",
+                settings: &[("lock_timeout", "3ms")],
+                obstacle: format!("LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"),
+                may_succeed: true,
+                ..Failure::default()
+            };
+            let done = stage.fails(&app, call, &ready, Mode::Handler, &failure).await;
+            if report.note(&stage, &format!("{} at {table}", call.name), done).await? {
+                app = stage.app().await?;
+            }
+        }
+        report.note(&stage, call.name, succeeds(&app, call, &ready).await).await?;
+    }
+    report.judge(&stage)
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_statement_timeout() -> Result<()> {
     let settings = &[("statement_timeout", "120ms")];
     every_call_that_waits(Failure { state: "57014", settings, ..Failure::default() }).await

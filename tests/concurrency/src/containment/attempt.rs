@@ -138,17 +138,23 @@ impl Attempt<'_> {
         facts(self.app).await
     }
 
-    pub async fn handler(&self) -> Result<()> {
+    /// False if the call may succeed, and has: it is rolled back then.
+    pub async fn handler(&self) -> Result<bool> {
         let Self { app, failure, .. } = self;
         let before = self.begin().await?;
         self.run(&self.block()).await?.context("what follows the handler")?;
         let row = app.query_one("SELECT state, detail, facts FROM public.caught", &[]).await?;
         let (state, detail): (String, Option<String>) = (row.get(0), row.get(1));
+        if failure.may_succeed && state == "none" {
+            app.run("ROLLBACK").await?;
+            return Ok(false);
+        }
         ensure!(state == failure.state, "{state} was caught, not {}: {detail:?}", failure.state);
         is_plain(&detail.unwrap_or_default())?;
         unchanged(&before, &row.get::<_, Vec<String>>(2)).context("in the handler")?;
         unchanged(&before, &facts(app).await?).context("after the handler")?;
-        commit(app).await
+        commit(app).await?;
+        Ok(true)
     }
 
     /// The call in a block that handles its error.

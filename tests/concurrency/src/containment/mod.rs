@@ -105,6 +105,8 @@ pub struct Failure {
     /// What the holder has done when the call is made.
     pub obstacle: String,
     pub interrupt: Interrupt,
+    /// In a handler: the call may also have nothing to do with the obstacle, and succeed.
+    pub may_succeed: bool,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -233,15 +235,15 @@ impl Stage {
         self.admin.run("TRUNCATE public.effects, public.caught").await?;
         let attempt = Attempt { stage: self, app, sql: ready.fill(call.sql), failure };
         let done = match mode {
-            Mode::Autocommit => attempt.autocommit().await,
+            Mode::Autocommit => attempt.autocommit().await.map(|()| true),
             Mode::Handler => attempt.handler().await,
-            Mode::Savepoint => attempt.savepoint().await,
+            Mode::Savepoint => attempt.savepoint().await.map(|()| true),
         };
         // Whichever step it was.
         self.holder.run("ROLLBACK").await?;
-        done?;
+        let has_failed = done?;
         self.holds_nothing(app.pid()).await?;
-        if mode != Mode::Autocommit {
+        if mode != Mode::Autocommit && has_failed {
             let effects = self.effects().await?;
             ensure!(effects == "after, before", "what is stored: {effects}");
         }
