@@ -2,7 +2,8 @@
 --
 -- Names (queue, consumer group, partition) are data, compared byte by byte (COLLATE "C"), never
 -- identifiers. Transaction ids are stored as bigint: the cluster's xid8 plus the offset of
--- queen_mq.identity, so that they keep growing when a dump is restored into another cluster.
+-- queen_mq.identity, so that they keep growing when a dump is restored into a database whose cluster
+-- counts lower.
 
 -- Names and payloads are UTF-8 on their way through the library: in a database of another encoding they
 -- would be stored as something else, without an error.
@@ -21,26 +22,40 @@ $$;
 CREATE SCHEMA queen_mq;
 COMMENT ON SCHEMA queen_mq IS 'State of the queen_mq extension: read it, never write it';
 
--- Which cluster's transaction ids are stored. A dump restored elsewhere brings its rows along with
--- the one written here at installation; the highest generation counts, and if that is another
--- cluster's, the first use adds a row (src/store/identity.rs). No key: a dump must never collide.
+-- One row: a number drawn when the extension was created in this database. pg_dump leaves the table
+-- out, for it is not registered below; so the number never travels with a dump, and a database that
+-- a dump is restored into has the one drawn by its own CREATE EXTENSION. A copy of the files has the
+-- number of its original: a standby, a backup restored to a point in time, a clone, a database made
+-- from a template, a cluster that went through pg_upgrade. There transaction ids go on as they were.
+CREATE TABLE queen_mq.installation (
+    id bigint PRIMARY KEY
+);
+COMMENT ON TABLE queen_mq.installation IS 'The number of this installation, which a dump does not carry';
+INSERT INTO queen_mq.installation
+    SELECT pg_catalog.hashtextextended(pg_catalog.gen_random_uuid()::pg_catalog.text, 0);
+
+-- What is added to transaction ids before they are stored, and by which installation. A dump carries
+-- its row into the table of the database that it is restored into. A row of another installation
+-- tells that a dump was restored; the first call after that raises the offset, so that new ids exceed
+-- all that are stored, and leaves one row of its own (src/store/identity.rs). Ids that are stored and
+-- exceed the next one are answered in the same way: a dump of a clone that ran ahead may bring them
+-- back to its original. No key: the rows of a dump must never collide with those that are here.
 CREATE TABLE queen_mq.identity (
-    system_identifier bigint NOT NULL,
-    generation int NOT NULL,
+    installation bigint NOT NULL,
     -- Stored transaction id = the cluster's own + this.
     xid_offset bigint NOT NULL,
     -- Leases given before this moment came with a dump and count as expired.
     restored_at timestamptz
 );
-COMMENT ON TABLE queen_mq.identity IS 'The cluster whose transaction ids are stored, and what was added to them';
-INSERT INTO queen_mq.identity SELECT system_identifier, 0, 0, NULL FROM pg_catalog.pg_control_system();
+COMMENT ON TABLE queen_mq.identity IS 'What was added to the transaction ids that are stored, and by which installation';
+INSERT INTO queen_mq.identity SELECT id, 0, NULL FROM queen_mq.installation;
 
 CREATE TABLE queen_mq.queue (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name text COLLATE "C" NOT NULL UNIQUE,
     created_at timestamptz NOT NULL,
     -- What identity has, so that a push or a pop need not look there.
-    system_identifier bigint NOT NULL,
+    installation bigint NOT NULL,
     xid_offset bigint NOT NULL,
     restored_at timestamptz,
     -- Options; NULL is the default.
@@ -277,7 +292,7 @@ INSERT INTO queen_mq.sweep VALUES
     ('removed_claims', 0);
 
 -- pg_dump saves the rows of an extension's tables, and the state of its sequences, only if they
--- are registered.
+-- are registered. All are, except queen_mq.installation, and queen_mq.sweep, which begins anew.
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.identity', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.queue', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.queue_id_seq', '');

@@ -7,8 +7,10 @@
 //! - What a caller's data sizes is bounded (`api::args`), lies in PostgreSQL's memory, or is asked for
 //!   beforehand ([`ensure`], [`room`]), where a refusal is an ERROR.
 //! - What is left is small. If the system refuses it, it comes out of a reserve, and the next safe
-//!   point ([`check`]) raises 53200 out_of_memory. The error report itself, pgrx's and that of
-//!   PostgreSQL on its way through Rust, is made of the reserve as well.
+//!   point ([`check`]) raises 53200 out_of_memory.
+//! - An error on its way through Rust is copied by pgrx several times, also on PostgreSQL's side, where
+//!   no reserve is kept for it. So a call starts with a [`ballast::Ballast`], which is dropped when memory is
+//!   short: by the first to find out, before the error is thrown.
 //! - If the reserve does not do either, the session is ended with FATAL, as PostgreSQL ends one
 //!   whose error can't be handled. The server and all others go on.
 //!
@@ -23,6 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pgrx::pg_sys;
 
+use crate::ballast;
 use crate::error::{Code, Error, Result};
 
 #[global_allocator]
@@ -196,6 +199,13 @@ fn otherwise(layout: Layout) -> *mut u8 {
     if MAY_REFUSE.load(Ordering::Relaxed) {
         return ptr::null_mut();
     }
+    if ballast::drop_ballast() {
+        // SAFETY: the layout is passed on.
+        let place = unsafe { System.alloc(layout) };
+        if !place.is_null() {
+            return place;
+        }
+    }
     let place = SPARE.take(layout);
     // What comes on the way out and finds nothing left is beyond help.
     if place.is_null() && !IS_ENDING.swap(true, Ordering::Relaxed) {
@@ -236,7 +246,7 @@ pub fn check() {
 #[cold]
 fn raise_if_short() {
     // What was allocated from the reserve and freed again has done its service.
-    let is_short = SPARE.granules.load(Ordering::Relaxed) > 0;
+    let is_short = SPARE.granules.load(Ordering::Relaxed) > 0 || ballast::is_gone();
     IS_SCARCE.store(false, Ordering::Relaxed);
     if is_short {
         out_of_memory().raise();
@@ -248,7 +258,7 @@ pub fn is_scarce() -> bool {
     IS_SCARCE.load(Ordering::Relaxed)
 }
 
-fn out_of_memory() -> Error {
+pub fn out_of_memory() -> Error {
     Error::new(Code::OutOfMemory, "out of memory")
         .detail("The server process did not get the memory that a call of queen_mq needed.")
         .hint("Do less in one call, or give the server more memory.")

@@ -8,7 +8,7 @@ use crate::api::push::{Message, Pushed, Status};
 use crate::error::Result;
 use crate::store::clock;
 use crate::store::queue::Queue;
-use crate::store::segment::{self, NewSegment};
+use crate::store::segment::{self, Appending, NewSegment};
 use crate::store::{admission, snapshot};
 use crate::waiters::{self, Topic};
 
@@ -24,11 +24,16 @@ pub fn push_to(queue: &Queue, partition: &str, messages: &[&Message]) -> Result<
     let now = clock::now();
     let mut batch = Batch::new(messages);
     batch.admit(queue, partition, now);
-    for (place, members) in batch.cut().into_iter().enumerate() {
+    let chunks = batch.cut();
+    if chunks.is_empty() {
+        return Ok(batch.results());
+    }
+    let appending = Appending::begin();
+    for (place, members) in chunks.into_iter().enumerate() {
         let of = |i: &usize| messages[*i];
         let ids = members.iter().map(|i| of(i).transaction_id.as_deref());
         let headers = members.iter().map(|i| of(i).headers);
-        let segment = segment::append(NewSegment {
+        let segment = appending.append(NewSegment {
             queue: queue.id,
             partition,
             id: batch.drawn.get(place).copied(),
@@ -42,6 +47,7 @@ pub fn push_to(queue: &Queue, partition: &str, messages: &[&Message]) -> Result<
         batch.number(&members, segment);
         pgrx::check_for_interrupts!();
     }
+    appending.end();
     Ok(batch.results())
 }
 

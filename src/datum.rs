@@ -11,7 +11,8 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 use pgrx::{AnyNumeric, FromDatum, IntoDatum, pg_sys};
 use queen_engine::kv::Number;
 
-use crate::error::Error;
+use crate::ballast::Ballast;
+use crate::error::{Error, OrRaise};
 
 /// A jsonb Datum. It lives as long as the memory context it came from.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +52,7 @@ impl Jsonb {
 
     /// As JSON text.
     pub fn to_text(self) -> JsonText {
+        let _ballast = Ballast::hold().or_raise();
         // SAFETY: jsonb_out takes one jsonb and returns a C string, made for us.
         unsafe {
             let text = pgrx::direct_function_call_as_datum(pg_sys::jsonb_out, &[Some(self.0)]);
@@ -63,6 +65,7 @@ impl Jsonb {
         if text.as_bytes().contains(&0) {
             return None;
         }
+        let _ballast = Ballast::hold().or_raise();
         // SAFETY: jsonb_in takes one C string, which is a copy made here, and returns a jsonb.
         unsafe {
             let text = pg_sys::pnstrdup(text.as_ptr().cast(), text.len());

@@ -6,6 +6,7 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use serde_json::value::RawValue;
 
+use crate::ballast;
 use crate::sqlstate;
 
 /// A SQLSTATE of PostgreSQL, or one of the extension's own.
@@ -176,6 +177,10 @@ impl Error {
 
     /// Leave as a PostgreSQL ERROR.
     pub fn raise(self) -> ! {
+        // Until it is thrown it is copied several times.
+        if self.code == Code::OutOfMemory {
+            ballast::drop_ballast();
+        }
         sqlstate::leave_with(self.code.packed());
         let mut report = ErrorReport::new(
             PgSqlErrorCode::ERRCODE_EXTERNAL_ROUTINE_EXCEPTION,

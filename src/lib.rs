@@ -11,6 +11,7 @@ use pgrx::prelude::*;
 
 mod allocator;
 mod api;
+mod ballast;
 mod batch;
 mod datum;
 mod depth;
@@ -36,6 +37,7 @@ mod sweeping;
 mod taking;
 mod tallying;
 mod timing;
+mod upgrade;
 mod wait;
 mod waiters;
 mod watching;

@@ -1,43 +1,59 @@
 //! What a session remembers of the database, as a cache: everything is right without it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::Hash;
 
 use crate::allocator;
 
-/// Values by key, up to so many; with one more, all are forgotten. That is rare, and what is needed is
-/// soon known again.
+/// Values by key, up to so many, and up to so many bytes; with one more, all are forgotten. That is rare,
+/// and what is needed is soon known again.
 pub struct Memory<K, V> {
     most: usize,
-    known: RefCell<HashMap<K, V>>,
+    known: RefCell<HashMap<K, (V, usize)>>,
+    bytes: Cell<usize>,
 }
+
+/// What the values of one kind may take, for the life of a session: those that grow with the data.
+const HEAVIEST: usize = 16 * 1024 * 1024;
 
 impl<K: Eq + Hash, V> Memory<K, V> {
     pub fn of(most: usize) -> Self {
-        Self { most, known: RefCell::default() }
+        Self { most, known: RefCell::default(), bytes: Cell::new(0) }
     }
 
     /// The value, which is not remembered from then on.
     pub fn take(&self, key: &K) -> Option<V> {
-        self.known.borrow_mut().remove(key)
+        let (value, bytes) = self.known.borrow_mut().remove(key)?;
+        self.bytes.set(self.bytes.get() - bytes);
+        Some(value)
     }
 
     /// Read, or change, a value that is there.
     pub fn change<T>(&self, key: &K, change: impl FnOnce(&mut V) -> T) -> Option<T> {
-        self.known.borrow_mut().get_mut(key).map(change)
+        self.known.borrow_mut().get_mut(key).map(|(value, _)| change(value))
     }
 
-    /// Unless memory is short: there is too little of it for what is only convenient.
     pub fn keep(&self, key: K, value: V) {
+        self.keep_heavy(key, value, 0);
+    }
+
+    /// The same for a value that takes about so many bytes beside itself. Nothing is remembered while
+    /// memory is short: there is too little of it for what is only convenient.
+    pub fn keep_heavy(&self, key: K, value: V, bytes: usize) {
         if allocator::is_scarce() {
             return;
         }
+        self.take(&key);
         let mut known = self.known.borrow_mut();
-        if known.len() >= self.most {
+        if known.len() >= self.most || self.bytes.get() + bytes > HEAVIEST {
             known.clear();
+            self.bytes.set(0);
         }
-        known.insert(key, value);
+        if bytes <= HEAVIEST {
+            self.bytes.set(self.bytes.get() + bytes);
+            known.insert(key, (value, bytes));
+        }
     }
 }
 
@@ -59,5 +75,20 @@ mod tests {
             (memory.take(&'b'), memory.take(&'c'), memory.take(&'d')),
             (None, None, Some(4))
         );
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_by_its_bytes_as_well() {
+        let memory = Memory::of(100);
+        memory.keep_heavy('a', 1, HEAVIEST / 2);
+        memory.keep_heavy('a', 2, HEAVIEST / 2);
+        memory.keep_heavy('b', 3, HEAVIEST / 2);
+        assert_eq!((memory.take(&'a'), memory.take(&'b')), (Some(2), Some(3)));
+        memory.keep_heavy('c', 4, HEAVIEST);
+        memory.keep_heavy('d', 5, 1);
+        memory.keep_heavy('e', 6, HEAVIEST + 1);
+        assert_eq!((memory.take(&'c'), memory.take(&'d'), memory.take(&'e')), (None, None, None));
+        memory.keep_heavy('f', 7, HEAVIEST);
+        assert_eq!(memory.take(&'f'), Some(7));
     }
 }

@@ -31,7 +31,7 @@ pub fn seek(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>> {
     if !group.is_ordered(&queue.options) {
         return begin_anew(queue, group, mode);
     }
-    let held = hold_all(|attempt| {
+    let held = hold_all(&queue.name, |attempt| {
         if !hold_group(attempt, queue, group)? {
             return Ok(None);
         }
@@ -63,7 +63,7 @@ pub fn seek(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>> {
 
 /// Move a group without order: it begins anew, and is another one to whoever has looked before.
 fn begin_anew(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>> {
-    let held = hold_all(|attempt| {
+    let held = hold_all(&queue.name, |attempt| {
         if !hold_group(attempt, queue, group)? {
             return Ok(None);
         }
@@ -145,7 +145,7 @@ pub fn seek_partition(
     if !lookup::is_current(queue, group)? {
         return Ok(None);
     }
-    let locked = hold_all(|attempt| {
+    let locked = hold_all(&queue.name, |attempt| {
         let (id, partition) = (group.id, partition.to_owned());
         attempt.rows({
             let partition = partition.clone();
@@ -177,7 +177,7 @@ fn begin_anew_in(
     partition: &str,
     mode: Mode,
 ) -> Result<Option<usize>> {
-    let held = hold_all(|attempt| {
+    let held = hold_all(&queue.name, |attempt| {
         if !hold_group(attempt, queue, group)? {
             return Ok(None);
         }
@@ -252,7 +252,7 @@ impl Unordered {
 
 /// Make groups without an ordering of their own as the queue has become.
 pub fn reorder(queue: &Queue, before: &Options) -> Result<()> {
-    let held = hold_all(|attempt| {
+    let held = hold_all(&queue.name, |attempt| {
         let groups = hold_queue(attempt, queue)?;
         let changes = |group: &Group| group.is_ordered(&queue.options) != group.is_ordered(before);
         let hold = |group: Group| {
@@ -340,7 +340,7 @@ fn unsettled(cursor: &Cursor, rows: &[Row]) -> i64 {
 
 /// Remove the group. Whoever holds a lease of it has lost it.
 pub fn unsubscribe(queue: Option<&Queue>, group: &Group) -> Result<()> {
-    let locked = hold_all(|attempt| {
+    let locked = hold_all(queue.map_or("", |queue| &queue.name), |attempt| {
         hold_rows(attempt, vec![group.id])?;
         forget_search(attempt, group)?;
         attempt.cursors(&cursors_of(&[group.id])?)
@@ -352,7 +352,7 @@ pub fn unsubscribe(queue: Option<&Queue>, group: &Group) -> Result<()> {
 
 /// Remove every visible message of the queue; returns how many.
 pub fn purge(queue: &Queue) -> Result<i64> {
-    let (groups, locked) = hold_all(|attempt| hold_everything(attempt, queue))?;
+    let (groups, locked) = hold_all(&queue.name, |attempt| hold_everything(attempt, queue))?;
     Under::new_snapshot(|under| {
         let taken = snapshot::describe(under, queue.identity);
         let mut count = Count::take(queue.id, &taken, None, under)?;

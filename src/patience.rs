@@ -4,7 +4,8 @@
 //! transactions that may stay open for long. Who takes them one by one, and waits for the next with the
 //! others in hand, stops every consumer for that long. So they are taken in *attempts*, each in a
 //! subtransaction: it waits for whatever is busy, but only for a moment in all. When that is over, the
-//! attempt is undone, by which everything is free for others again, and what was busy is waited for *in the
+//! attempt is undone, by which everything is free for others again (those who wait for messages are woken),
+//! and what was busy is waited for *in the
 //! open*, holding nothing: a lock that is shared by many, by waiting for those transactions that have it
 //! at that moment; anything else by taking it alone, in a subtransaction that is undone. Then comes the
 //! next attempt, more patient than the last: many short transactions that follow each other closely are
@@ -29,19 +30,24 @@ use crate::store::clock::{self, SECOND};
 use crate::store::cursor::{self, Locked};
 use crate::store::locks::Lock;
 use crate::subtransaction::{all_or_nothing, undone};
+use crate::waiters::{self, Topic};
 
 /// For how long the first attempt waits in all; each that follows twice as long as the one before, up to
-/// the last.
+/// the last. One transaction that is open for long makes no attempt patient, for it is waited for in the
+/// open; many that overlap, and last for seconds, do.
 const FIRST: i64 = SECOND / 10;
-const LONGEST: i64 = 16 * FIRST;
+const LONGEST: i64 = 64 * FIRST;
 
-/// Take everything that `take` asks for: it is called until nothing is busy for long.
-pub fn hold_all<T>(mut take: impl FnMut(&Attempt) -> Result<T>) -> Result<T> {
+/// Take everything that `take` asks for, of a queue: it is called until nothing is busy for long.
+pub fn hold_all<T>(queue: &str, mut take: impl FnMut(&Attempt) -> Result<T>) -> Result<T> {
     let mut patience = FIRST;
     loop {
         match Attempt::new(patience).run(&mut take)? {
             Ok(taken) => return Ok(taken),
-            Err(busy) => busy.wait_in_the_open()?,
+            Err(busy) => {
+                waiters::wake_now(Topic::queue(queue));
+                busy.wait_in_the_open()?;
+            }
         }
         patience = LONGEST.min(2 * patience);
         pgrx::check_for_interrupts!();
@@ -92,9 +98,9 @@ impl Attempt {
     ) -> Result<std::result::Result<T, Wanted>> {
         let all = AssertUnwindSafe(|| Ok(all_or_nothing(|| take(self))));
         let outcome = PgTryBuilder::new(all)
-            .catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, Err)
+            .catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |error| Err(Box::new(error)))
             // Perhaps with nothing but what the attempt has taken.
-            .catch_when(PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED, Err)
+            .catch_when(PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED, |error| Err(Box::new(error)))
             .execute();
         match outcome {
             Ok(taken) => taken.map(Ok),

@@ -14,7 +14,8 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 use pgrx::{IntoDatum, pg_sys};
 
 use crate::allocator;
-use crate::error::{Code, Error};
+use crate::ballast::Ballast;
+use crate::error::{Code, Error, OrRaise};
 use crate::scratch::Scratch;
 
 /// The rows of a `RETURNS TABLE`. `#[pg_extern]` knows the type by this name.
@@ -56,6 +57,7 @@ unsafe impl<Row: IntoColumns> RetAbi for TableIterator<'_, Row> {
         // SAFETY: InitMaterializedSRF checks that the caller takes a set and leaves the tuplestore
         // and the description of its rows in resultinfo, for the length of the query.
         unsafe {
+            let _ballast = Ballast::hold().or_raise();
             pg_sys::InitMaterializedSRF(fcinfo, 0);
             let result = &*(*fcinfo).resultinfo.cast::<pg_sys::ReturnSetInfo>();
             refuse_other_columns::<Row>(result.setDesc);

@@ -293,7 +293,8 @@ impl<'a> Search<'a> {
             discovery::append(self.group.id, self.base, &mut self.state);
         } else {
             let key = (self.group.id, self.group.registered_at);
-            MEMORY.with(|memory| memory.keep(key, (self.base, self.state)));
+            let bytes = self.state.bytes();
+            MEMORY.with(|memory| memory.keep_heavy(key, (self.base, self.state), bytes));
         }
     }
 }

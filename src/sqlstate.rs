@@ -15,6 +15,8 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::errcodes::PgSqlErrorCode;
 use pgrx::pg_sys::panic::CaughtError;
 
+use crate::pg::error_context;
+
 thread_local! {
     /// The SQLSTATE that the ERROR now being raised shall carry.
     static LEAVING: Cell<c_int> = const { Cell::new(0) };
@@ -49,7 +51,7 @@ pub fn keep<T>(body: impl FnOnce() -> T) -> T {
         Ok(value) => {
             if pushed {
                 // SAFETY: the stack is what it was after the push, with ours on top.
-                unsafe { pg_sys::error_context_stack = (*(&raw mut CALLBACK)).previous };
+                unsafe { pg_sys::error_context_stack = CALLBACK.previous };
             }
             value
         }
@@ -74,23 +76,9 @@ fn lost_by(payload: &(dyn Any + Send)) -> Option<c_int> {
     is_lost.then_some(code)
 }
 
-/// Put the callback on the stack, unless it is there: false then. Whoever catches an error restores the
-/// stack that it had, as PG_TRY and the main loop always do.
 fn push() -> bool {
-    // SAFETY: the stack is a list of callbacks that are alive; ours gets there once.
-    unsafe {
-        let ours = &raw mut CALLBACK;
-        let mut one = pg_sys::error_context_stack;
-        while !one.is_null() {
-            if one == ours {
-                return false;
-            }
-            one = (*one).previous;
-        }
-        (*ours).previous = pg_sys::error_context_stack;
-        pg_sys::error_context_stack = ours;
-        true
-    }
+    // SAFETY: a backend has one thread, and the callback lives for ever.
+    unsafe { error_context::push(&raw mut CALLBACK) }
 }
 
 unsafe extern "C-unwind" fn read_and_set(_: *mut c_void) {

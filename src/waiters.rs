@@ -155,6 +155,14 @@ pub fn touch(topic: Topic) {
     });
 }
 
+/// Wake those who wait for `topic`, whatever becomes of this transaction: they may have looked while it
+/// held for a moment what they wanted.
+pub fn wake_now(topic: Topic) {
+    if IS_SHARED.load(Ordering::Relaxed) {
+        wake(&[topic.0]);
+    }
+}
+
 /// The transaction has ended: nothing here may fail.
 #[pg_guard]
 unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _argument: *mut c_void) {

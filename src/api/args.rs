@@ -6,6 +6,7 @@ use pgrx::FromDatum;
 use pgrx::datum::Interval;
 
 use crate::allocator;
+use crate::ballast::Ballast;
 use crate::datum::{Array, Elements, JsonText, Jsonb};
 use crate::error::{Error, Result, cut};
 use crate::store::clock::{self, HOUR};
@@ -195,6 +196,7 @@ fn within_count(what: &str, count: usize, bounds: &Bounds) -> Result<()> {
 /// A JSON argument within its bounds, as text; and the number of its elements, if it is an array.
 pub fn json_text(what: &str, value: Jsonb, bounds: &Bounds) -> Result<(JsonText, usize)> {
     within_bytes(what, value.size(), bounds)?;
+    let _ballast = Ballast::hold()?;
     let count = value.array_length().unwrap_or(0);
     within_count(what, count, bounds)?;
     Ok((value.to_text(), count))
@@ -203,6 +205,7 @@ pub fn json_text(what: &str, value: Jsonb, bounds: &Bounds) -> Result<(JsonText,
 /// The elements of an array, which must have one dimension.
 pub fn elements(what: &str, array: impl Array, bounds: &Bounds) -> Result<Elements> {
     within_bytes(what, array.size(), bounds)?;
+    let _ballast = Ballast::hold()?;
     let array = array.open();
     if array.dimensions > 1 {
         return Err(Error::invalid(

@@ -280,7 +280,7 @@ fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
 
 /// Remove a queue, which is locked.
 fn delete(queue: &Queue) -> Result<i64> {
-    let groups = hold_all(|attempt| {
+    let groups = hold_all(&queue.name, |attempt| {
         let (groups, _) = hold_everything(attempt, queue)?;
         groups.iter().try_for_each(|group| forget_search(attempt, group))?;
         let (id, name) = (queue.id, queue.name.clone());

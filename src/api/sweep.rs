@@ -8,6 +8,7 @@ use crate::error::{OrRaise, Result};
 use crate::rows::TableIterator;
 use crate::store::clock;
 use crate::sweeping::Task;
+use crate::upgrade::refuse_under_binary_upgrade;
 use crate::worker;
 
 /// Do what the background worker does, for up to `max_ms` (1 to 60,000) milliseconds: move due
@@ -36,10 +37,13 @@ fn queen_sweep(
 /// `shared_preload_libraries` would start by itself. Returns false if one is running already, or if
 /// the server has no background worker to give (`max_worker_processes`).
 ///
+/// Errors: 55000 in a server that pg_upgrade has started.
+///
 /// Transaction: takes effect at once, whatever becomes of the transaction.
 #[pg_extern]
 fn queen_worker_start(call: Call) -> bool {
     call.need_writable().or_raise();
+    refuse_under_binary_upgrade().or_raise();
     worker::start_here()
 }
 

@@ -1,6 +1,7 @@
 //! PostgreSQL, and nothing of ours: another extension could use these modules as they are.
 
 pub mod backtrace;
+pub mod error_context;
 pub mod guard;
 #[cfg(any(test, feature = "pg_test"))]
 #[allow(clippy::expect_used, clippy::panic)]

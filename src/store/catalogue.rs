@@ -140,9 +140,14 @@ pub fn known<K: Eq + Hash, T: Clone>(
 /// Before a queue or a consumer group is changed in any way: nobody is to go by what they remember of it
 /// once the change can be seen.
 pub fn announce() {
-    CHANGES.set(CHANGES.get().wrapping_add(1));
+    forget();
     // SAFETY: in a transaction; an ERROR if there is no such relation.
     unsafe { pg_sys::CacheInvalidateRelcacheByRelid(oid_of(ANNOUNCES)) };
+}
+
+/// Do not remember what is being read: it does not stand in the tables.
+pub(super) fn forget() {
+    CHANGES.set(CHANGES.get().wrapping_add(1));
 }
 
 /// How many changes of relations, and of what is announced, have been heard of: what was found out about

@@ -213,7 +213,7 @@ fn runs(spans: &Spans) -> Vec<(i64, i64)> {
 /// be many, beside an old snapshot: they are not passed one by one.
 pub fn next_partition(group: i64, after: &str) -> Option<String> {
     let keys = [(1, Key::Is(Value::Int(group))), (2, Key::Above(Value::Text(after)))];
-    BY_MESSAGE.scan_any(&keys, |row| ControlFlow::Break(row.need(3)))
+    BY_MESSAGE.scan_any(&keys, From::Start, |row| ControlFlow::Break(row.need(3)))
 }
 
 /// The claims of a partition from `from` on, in the order of messages.

@@ -74,8 +74,7 @@ static ALL: Statement = Statement::new("SELECT state FROM queen_mq.discovery", &
 pub fn highest_xid() -> Result<u64> {
     let mut highest = 0;
     for row in ALL.run(&[]) {
-        let state = read(row.need(1))?;
-        highest = highest.max(state.segments.xid).max(state.announced.xid);
+        highest = highest.max(read(row.need(1))?.reached());
     }
     Ok(highest)
 }

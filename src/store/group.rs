@@ -1,5 +1,7 @@
 //! `queen_mq.consumer_group`.
 
+use std::ops::ControlFlow;
+
 use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::cursor::Start;
@@ -9,7 +11,7 @@ use super::clock::{At, Moment};
 use super::queue::{Options, UNORDERED};
 use super::relation;
 use super::spi::{Columns, Statement, Under, arg};
-use super::table::{From, Index, Table, Value};
+use super::table::{From, Index, Key, Table, Value};
 use super::{decode, locks};
 use crate::error::Result;
 use crate::memory::Memory;
@@ -296,6 +298,20 @@ pub fn delete(groups: &[Group]) {
     for statement in DELETE_RECEIPTS.iter().chain(&DELETE) {
         statement.run(&[arg(ids.clone())]);
     }
+}
+
+/// The highest transaction id that a start of the queue's groups refers to.
+pub fn newest_start(queue: &str, under: &Under) -> Result<u64> {
+    let keys = [(1, Key::Is(Value::Text(queue)))];
+    let mut highest = 0;
+    let damaged = BY_NAME.scan(&keys, From::Start, under, |row| match read(row) {
+        Ok(group) => {
+            highest = highest.max(group.start.next);
+            ControlFlow::Continue(())
+        }
+        Err(error) => ControlFlow::Break(error),
+    });
+    damaged.map_or(Ok(highest), Err)
 }
 
 /// The highest transaction id that any start refers to.

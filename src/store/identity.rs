@@ -1,20 +1,29 @@
-//! `queen_mq.identity`: transaction ids across a restore.
+//! `queen_mq.installation` and `queen_mq.identity`: transaction ids across a restore.
 //!
 //! A dump carries the transaction ids of the cluster it was taken from; where it is restored, real
-//! ones start anew and lower. So what is stored is the real id plus an offset. When the newest row
-//! was written by another cluster, the first function that comes along sets the offset so that new
-//! ids exceed every stored one, under a lock that others wait for this one time.
+//! ones may be lower. So what is stored is the real id plus an offset. Where a row tells that another
+//! installation wrote it, a dump has been restored: the first call that comes along sets the offset so
+//! that new ids exceed every stored one, under a lock that others wait for this one time. So it does
+//! where stored ids exceed the next one for another reason: a clone that ran ahead was dumped and
+//! loaded back into the tables of its original, or somebody has set the cluster's counter back.
+//!
+//! The cluster's system identifier can tell neither: pg_upgrade changes it and keeps the transaction
+//! ids, a clone has that of its original and counts by itself.
+
+use std::cell::Cell;
 
 use pgrx::pg_sys;
 
 use super::catalogue;
 use super::clock::{self, At, Moment};
-use super::spi::{Arg, Columns, Statement, arg};
-use super::{discovery, group, tally};
+use super::spi::{Arg, Columns, Statement, Under, arg};
+use super::table::{From, Index, Table, Tuple};
+use super::{discovery, group, segment, tally};
 use super::{signed, unsigned};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::memory::Memory;
 
-/// How this cluster's transaction ids are stored.
+/// How transaction ids are stored.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
     pub xid_offset: u64,
@@ -23,33 +32,47 @@ pub struct Identity {
 }
 
 /// Between what a dump brought and what is written after it: more than any cluster could have had
-/// running, so that ids remembered as holes lie below too.
+/// running. Holes of cursors are not looked through for the highest id. One that lies above new ids
+/// does no harm: what is pushed now has a higher segment id than any position, so it is read in order
+/// of id, whatever its transaction, and the holes of the snapshot of that read take the place of the
+/// old ones.
 const GAP: u64 = 1 << 32;
+/// No cluster comes so far; an id above it was not stored by us.
+const HIGHEST_LEGAL: u64 = 1 << 61;
 
-static NEWEST: Statement = Statement::new(
-    "SELECT system_identifier, xid_offset, restored_at, generation FROM queen_mq.identity
-     ORDER BY generation DESC, system_identifier = $1 LIMIT 1",
+static INSTALLATION: Index = Index { table: Table(c"installation"), name: c"installation_pkey" };
+// What the rows of this installation say; whether there are others.
+static IN_FORCE: Statement = Statement::new(
+    "SELECT max(xid_offset) FILTER (WHERE installation = $1),
+            max(restored_at) FILTER (WHERE installation = $1),
+            bool_or(installation <> $1)
+     FROM queen_mq.identity",
     &[pg_sys::INT8OID],
 );
-static LOCK: Statement =
-    Statement::new("LOCK TABLE queen_mq.identity IN SHARE ROW EXCLUSIVE MODE", &[]);
+static STRAY_QUEUE: Statement = Statement::new(
+    "SELECT FROM queen_mq.queue WHERE installation <> $1 OR xid_offset <> $2 LIMIT 1",
+    &[pg_sys::INT8OID, pg_sys::INT8OID],
+);
+// One look-up by an index for each queue and each group, however long the log is.
 static HIGHEST: Statement = Statement::new(
-    "SELECT greatest((SELECT max(xid) FROM queen_mq.segment),
-                     (SELECT max(announced_xid) FROM queen_mq.progress), 0)",
+    "SELECT greatest(
+         (SELECT max(newest.xid) FROM queen_mq.queue AS q,
+              LATERAL (SELECT max(s.xid) AS xid FROM queen_mq.segment AS s
+                       WHERE s.queue_id = q.id) AS newest),
+         (SELECT max(newest.xid) FROM queen_mq.consumer_group AS g,
+              LATERAL (SELECT max(p.announced_xid) AS xid FROM queen_mq.progress AS p
+                       WHERE p.group_id = g.id AND p.announced_xid IS NOT NULL) AS newest),
+         (SELECT max(r.xid) FROM queen_mq.replay AS r), 0)",
     &[],
 );
+static CLEAR: Statement = Statement::new("DELETE FROM queen_mq.identity", &[]);
 static ADOPT: Statement = Statement::new(
-    "INSERT INTO queen_mq.identity (system_identifier, generation, xid_offset, restored_at)
-     VALUES ($1, $2, $3, $4)",
-    &[pg_sys::INT8OID, pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
-);
-static ADOPT_QUEUES: Statement = Statement::new(
-    "UPDATE queen_mq.queue SET system_identifier = $1, xid_offset = $2, restored_at = $3",
+    "INSERT INTO queen_mq.identity (installation, xid_offset, restored_at) VALUES ($1, $2, $3)",
     &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
 );
-static FOREIGN_QUEUE: Statement = Statement::new(
-    "SELECT FROM queen_mq.queue WHERE system_identifier <> $1 LIMIT 1",
-    &[pg_sys::INT8OID],
+static ADOPT_QUEUES: Statement = Statement::new(
+    "UPDATE queen_mq.queue SET installation = $1, xid_offset = $2, restored_at = $3",
+    &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
 );
 static END_LEASES: [Statement; 2] = [
     Statement::new(
@@ -62,75 +85,188 @@ static END_LEASES: [Statement; 2] = [
     ),
 ];
 
+/// Queues that a session remembers to have checked.
+const CHECKED: usize = 1024;
+
+thread_local! {
+    /// This installation's number, with the count of changes before it was read.
+    static OWN: Cell<Option<(u64, i64)>> = const { Cell::new(None) };
+    /// By queue: the installation and the offset that it was checked with.
+    static KNOWN_GOOD: Memory<i64, (i64, u64)> = Memory::of(CHECKED);
+    /// A next transaction id that the session has read. The real one is not lower.
+    static NEXT: Cell<u64> = const { Cell::new(0) };
+}
+
 /// The identity in force. Everything that reads or writes transaction ids asks first.
 pub fn current() -> Result<Identity> {
-    match newest() {
-        (Some(identity), _) => Ok(identity),
-        (None, _) => rebase(),
+    match in_force() {
+        Some(identity) => Ok(identity),
+        None => adopt(Reason::Foreign),
     }
 }
 
-/// This cluster's own identifier.
-pub(super) fn own() -> i64 {
-    // SAFETY: reads the control file's copy in shared memory.
-    unsafe { pg_sys::GetSystemIdentifier() as i64 }
+/// This installation's number. It changes with DROP and CREATE EXTENSION alone, which every session
+/// hears of, as it does of a CREATE EXTENSION that is rolled back.
+fn own() -> i64 {
+    let changes = catalogue::changes();
+    if let Some((_, own)) = OWN.get().filter(|(before, _)| *before == changes) {
+        return own;
+    }
+    // Also in REPEATABLE READ: the extension may be younger than the snapshot.
+    let read = |under: &Under| {
+        Ok(INSTALLATION.end(&[], From::Start, under, |row: &Tuple| row.need::<i64>(1)))
+    };
+    match Under::latest_snapshot(read) {
+        Ok(Some(own)) => {
+            OWN.set(Some((changes, own)));
+            own
+        }
+        _ => Error::corrupt("queen_mq.installation is empty").raise(),
+    }
 }
 
-/// Read system_identifier, xid_offset and restored_at from column `first` on; None if another
-/// cluster wrote them.
+/// Read installation, xid_offset and restored_at from column `first` on; None if another
+/// installation wrote them.
 pub(super) fn read(row: &impl Columns, first: usize) -> Option<Identity> {
-    (row.get::<i64>(first)? == own()).then(|| Identity {
-        xid_offset: unsigned(row.need(first + 1)),
-        void_before: row.get::<At>(first + 2).map_or(Moment::MIN, |at| at.0),
-    })
+    (row.get::<i64>(first)? == own()).then(|| Identity::of(row, first + 1))
 }
 
-/// The identity in force, where a queue was found that another cluster wrote.
-pub(super) fn of_foreign_queue() -> Result<Identity> {
-    rebase()
+/// The identity in force, where a queue was found that another installation wrote.
+pub(super) fn adopt_foreign() -> Result<Identity> {
+    adopt(Reason::Foreign)
+}
+
+/// The identity in force, where a stored id was found that exceeds the next one.
+pub(super) fn adopt_beyond() -> Result<Identity> {
+    adopt(Reason::Beyond)
 }
 
 impl Identity {
     /// Transaction ids as they are; no lease is void.
     pub(super) const PLAIN: Self = Self { xid_offset: 0, void_before: Moment::MIN };
 
-    /// As parameters: system_identifier, xid_offset, restored_at.
+    /// From the columns xid_offset, restored_at.
+    fn of(row: &impl Columns, first: usize) -> Self {
+        Self {
+            xid_offset: unsigned(row.need(first)),
+            void_before: row.get::<At>(first + 1).map_or(Moment::MIN, |at| at.0),
+        }
+    }
+
+    /// As parameters: installation, xid_offset, restored_at.
     pub(super) fn args(self) -> [Arg; 3] {
         let restored_at = (self.void_before != Moment::MIN).then_some(At(self.void_before));
         [arg(own()), arg(signed(self.xid_offset)), restored_at.and_then(arg)]
     }
-}
 
-/// The newest row if it is this cluster's, and the highest generation.
-fn newest() -> (Option<Identity>, i32) {
-    let Some(row) = NEWEST.run(&[arg(own())]).first() else {
-        return (None, 0);
-    };
-    (read(&row, 1), row.need(4))
-}
-
-fn rebase() -> Result<Identity> {
-    LOCK.run(&[]);
-    let (found, generation) = newest();
-    if let Some(identity) = found
-        && FOREIGN_QUEUE.run(&[arg(own())]).affected() == 0
-    {
-        return Ok(identity);
+    /// Whether `stored` exceeds the next transaction id. Nothing that was stored under this identity
+    /// does.
+    pub(super) fn is_behind(self, stored: u64) -> bool {
+        let exceeds = |next: u64| stored > next.saturating_add(self.xid_offset);
+        exceeds(NEXT.get()) && exceeds(read_next())
     }
+
+    /// Itself, if it was right for this queue when the session first used it: from then on new ids
+    /// exceed those that are stored. Otherwise the one that is, from now on.
+    pub(super) fn checked(self, queue: i64, name: &str, under: &Under) -> Result<Self> {
+        let with = (own(), self.xid_offset);
+        if KNOWN_GOOD.with(|known| known.change(&queue, |before| *before == with)) == Some(true) {
+            return Ok(self);
+        }
+        let in_log = segment::newest_xid(queue).unwrap_or(0);
+        let counted = tally::newest(queue, under)?.1.reached();
+        if self.is_behind(in_log.max(counted).max(group::newest_start(name, under)?)) {
+            return adopt(Reason::Beyond);
+        }
+        KNOWN_GOOD.with(|known| known.keep(queue, with));
+        Ok(self)
+    }
+}
+
+fn read_next() -> u64 {
     // SAFETY: reads the next transaction id.
     let next = unsafe { pg_sys::ReadNextFullTransactionId().value };
-    let stored = HIGHEST.run(&[]).first().map_or(0, |row| unsigned(row.need::<i64>(1)));
-    let states = [discovery::highest_xid()?, tally::highest_xid()?, group::highest_xid()?];
-    let highest = states.into_iter().fold(stored, u64::max);
-    let now = clock::now();
-    let identity = Identity { xid_offset: (highest + GAP).saturating_sub(next), void_before: now };
+    NEXT.set(next);
+    next
+}
+
+/// What this installation's rows say; None if there are rows of others, or none at all.
+fn in_force() -> Option<Identity> {
+    let row = IN_FORCE.run(&[arg(own())]).first()?;
+    (row.get::<bool>(3) == Some(false)).then(|| Identity::of(&row, 1))
+}
+
+/// Why the identity is to be set anew.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    /// Another installation wrote rows that are here.
+    Foreign,
+    /// Stored ids exceed the next one.
+    Beyond,
+}
+
+impl Reason {
+    /// Whether nothing is to be done, since another session has done it: the identity in force.
+    fn is_gone(self) -> Result<Option<Identity>> {
+        let Some(identity) = in_force() else { return Ok(None) };
+        let [own, offset, _] = identity.args();
+        let is_done = STRAY_QUEUE.run(&[own, offset]).affected() == 0
+            && (self == Reason::Foreign || !identity.is_behind(highest()?));
+        Ok(is_done.then_some(identity))
+    }
+}
+
+/// Set the identity so that new transaction ids exceed every stored one, and no lease is alive. The
+/// lock is kept to the end of the transaction, unless another session has done it in the meantime.
+/// In REPEATABLE READ that is 40001, for the row of the table was replaced.
+fn adopt(reason: Reason) -> Result<Identity> {
+    // SAFETY: a plain global of the backend.
+    if unsafe { pg_sys::XactReadOnly } {
+        return provisional();
+    }
+    let table = catalogue::oid_of(c"identity");
+    let lock = pg_sys::ShareRowExclusiveLock as i32;
+    // SAFETY: waits for the lock; an ERROR leaves it to the end of the transaction.
+    unsafe { pg_sys::LockRelationOid(table, lock) };
+    if let Some(identity) = reason.is_gone()? {
+        // SAFETY: nothing was done under the lock taken above.
+        unsafe { pg_sys::UnlockRelationOid(table, lock) };
+        return Ok(identity);
+    }
+    let identity = above_all()?;
     let [own, offset, at] = identity.args();
-    ADOPT.run(&[own, arg(generation + 1), offset, at]);
+    CLEAR.run(&[]);
+    ADOPT.run(&[own, offset, at]);
     catalogue::announce();
     ADOPT_QUEUES.run(&[own, offset, at]);
     // Their deadlines are void: make them due, so that the search comes by.
     for statement in &END_LEASES {
-        statement.run(&[arg(At(now))]);
+        statement.run(&[arg(At(identity.void_before))]);
     }
     Ok(identity)
+}
+
+/// Where nothing can be written, on a standby or in a READ ONLY transaction: the identity that the next
+/// transaction that writes would set. Views go by it; it is not remembered.
+fn provisional() -> Result<Identity> {
+    catalogue::forget();
+    above_all()
+}
+
+/// An identity under which new transaction ids exceed every stored one. The offset never falls.
+fn above_all() -> Result<Identity> {
+    let before = IN_FORCE.run(&[arg(own())]).first().and_then(|row| row.get::<i64>(1));
+    let needed = (highest()? + GAP).saturating_sub(read_next());
+    let xid_offset = needed.max(before.map_or(0, unsigned));
+    Ok(Identity { xid_offset, void_before: clock::now() })
+}
+
+/// The highest transaction id that is stored.
+fn highest() -> Result<u64> {
+    let rows = HIGHEST.run(&[]).first().map_or(0, |row| unsigned(row.need::<i64>(1)));
+    let states = [discovery::highest_xid()?, tally::highest_xid()?, group::highest_xid()?];
+    match states.into_iter().fold(rows, u64::max) {
+        highest if highest < HIGHEST_LEGAL => Ok(highest),
+        highest => Err(Error::corrupt(format!("{highest} is stored as a transaction id"))),
+    }
 }

@@ -33,14 +33,14 @@ pub fn of_index(name: &CStr) -> Option<&'static Order> {
     INDEXES.iter().find(|order| order.name == name)
 }
 
-static TABLES: [Layout; 15] = [
+static TABLES: [Layout; 16] = [
     Layout {
         name: c"queue",
         columns: &[
             (c"id", INT8OID),
             (c"name", TEXTOID),
             (c"created_at", TIMESTAMPTZOID),
-            (c"system_identifier", INT8OID),
+            (c"installation", INT8OID),
             (c"xid_offset", INT8OID),
             (c"restored_at", TIMESTAMPTZOID),
             (c"lease_time", INTERVALOID),
@@ -155,6 +155,7 @@ static TABLES: [Layout; 15] = [
             (c"headers", JSONBOID),
         ],
     },
+    Layout { name: c"installation", columns: &[(c"id", INT8OID)] },
     // These are written by SQL alone.
     Layout { name: c"marker", columns: &[] },
     Layout { name: c"lease_set", columns: &[] },
@@ -162,7 +163,8 @@ static TABLES: [Layout; 15] = [
     Layout { name: c"replay", columns: &[] },
 ];
 
-static INDEXES: [Order; 18] = [
+static INDEXES: [Order; 19] = [
+    Order { name: c"installation_pkey", keys: &[c"id"] },
     Order { name: c"queue_name_key", keys: &[c"name"] },
     Order { name: c"segment_in_order", keys: &[c"queue_id", c"partition", c"id"] },
     Order { name: c"segment_news", keys: &[c"queue_id", c"xid", c"partition", c"id"] },

@@ -10,8 +10,14 @@
 //! | [`discovery`] of a group | who looks for news for it | |
 //! | [`takes`] from a partition | who removes messages, in a group without order | |
 //!
-//! After them come rows: of groups and of cursors and claims, each ascending. Pops and sweeps wait for
-//! none of all these, they only try. [`crate::patience`] says how the others wait.
+//! The row of a queue that is configured or deleted comes before them. After them come rows: of groups, of
+//! cursors and claims, each ascending, and of timers and dead letters. Pops and sweeps wait for none of all
+//! these, they only try. [`crate::patience`] says how the others wait.
+//!
+//! Cursors and claims that are new, and not committed, are seen by nobody who looks for them. So who
+//! creates one holds shares of both first reads to the end of its transaction; retention, which creates a
+//! cursor to keep others from it, holds the row of the group. Who is to see all cursors and claims has the
+//! whole of one of the two locks, and the rows of the groups, before looking.
 //!
 //! A lock is an object lock, with the OID of a relation of ours as its class and a key in place of the
 //! object: no function or statement of SQL takes such a lock (advisory locks are of another type, LOCK
@@ -100,7 +106,7 @@ impl Lock {
 
     /// The same, for those who can do without.
     pub fn try_spare(self) -> bool {
-        (self.is_held(WHOLE) || has_spare()) && self.try_whole()
+        (self.is_own() || has_spare()) && self.try_whole()
     }
 
     /// Take the whole of it, waiting for all who have some.
@@ -143,9 +149,15 @@ impl Lock {
         }
     }
 
-    fn is_held(self, mode: i32) -> bool {
+    /// Whether this transaction has the whole of it.
+    fn is_own(self) -> bool {
         // SAFETY: reads the backend's memory.
-        unsafe { pg_sys::LockHeldByMe(&self.tag(), mode) }
+        unsafe {
+            #[cfg(any(feature = "pg15", feature = "pg16"))]
+            return pg_sys::LockHeldByMe(&self.tag(), WHOLE);
+            #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+            return pg_sys::LockHeldByMe(&self.tag(), WHOLE, false);
+        }
     }
 
     fn acquire(self, mode: i32, passes_by: bool) -> bool {

@@ -83,7 +83,7 @@ pub fn is_current(queue: &Queue, group: &Group) -> Result<bool> {
 }
 
 pub fn for_pop(queue: &str, group: &str) -> Result<ForPop> {
-    let (queue, group) = queue_and_group(queue, group)?;
+    let (mut queue, group) = queue_and_group(queue, group)?;
     Under::new_snapshot(|under| {
         let discovery = match &group {
             Some(group) => discovery::newest(group.id, under)?,
@@ -91,6 +91,11 @@ pub fn for_pop(queue: &str, group: &str) -> Result<ForPop> {
         };
         let next_timer = queue.as_ref().and_then(|queue| timer::next(queue.id, under));
         let discovery = discovery.unwrap_or_default();
+        if let Some(queue) = &mut queue
+            && queue.identity.is_behind(discovery.1.reached())
+        {
+            queue.identity = identity::adopt_beyond()?;
+        }
         Ok(ForPop { queue, group, discovery, next_timer })
     })
 }

@@ -7,6 +7,7 @@ pub mod clock;
 pub mod cursor;
 pub mod dead_letter;
 pub mod discovery;
+mod executor;
 pub mod group;
 pub mod identity;
 mod key;

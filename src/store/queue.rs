@@ -113,7 +113,7 @@ fn length(option: Option<Interval>, default: i64) -> i64 {
 // As sql/tables.sql has them.
 macro_rules! columns {
     () => {
-        "id, name, created_at, system_identifier, xid_offset, restored_at, lease_time, retry_limit,
+        "id, name, created_at, installation, xid_offset, restored_at, lease_time, retry_limit,
          retry_delay, retry_backoff, retry_delay_max, on_exhausted, dedup_window,
          max_deliveries, delay, retention, completed_retention, max_depth, ordering"
     };
@@ -122,7 +122,7 @@ macro_rules! columns {
 static BY_NAME: Index = Index { table: Table(c"queue"), name: c"queue_name_key" };
 static CREATE: Statement = Statement::new(
     "INSERT INTO queen_mq.queue
-         (name, created_at, system_identifier, xid_offset, restored_at)
+         (name, created_at, installation, xid_offset, restored_at)
      VALUES ($1, $2, $3, $4, $5) ON CONFLICT (name) DO NOTHING",
     &[
         pg_sys::TEXTOID,
@@ -160,7 +160,7 @@ static UPDATE: Statement = Statement::new(
     ],
 );
 
-/// A row of the table; the identity is None if another cluster wrote it.
+/// A row of the table; the identity is None if another installation wrote it.
 fn read(row: &impl Columns) -> (Option<Identity>, Queue) {
     let identity = identity::read(row, 4);
     let queue = Queue {
@@ -187,18 +187,20 @@ fn read(row: &impl Columns) -> (Option<Identity>, Queue) {
     (identity, queue)
 }
 
-/// With the identity in force, where another cluster wrote the row.
-fn adopted((identity, mut queue): (Option<Identity>, Queue)) -> Result<Queue> {
-    if identity.is_none() {
-        queue.identity = identity::of_foreign_queue()?;
-    }
+/// With the identity in force, where another installation wrote the row, or where what is stored of
+/// the queue is beyond it.
+fn adopted((identity, mut queue): (Option<Identity>, Queue), under: &Under) -> Result<Queue> {
+    queue.identity = match identity {
+        None => identity::adopt_foreign()?,
+        Some(identity) => identity.checked(queue.id, &queue.name, under)?,
+    };
     Ok(queue)
 }
 
 /// The queue of this name, if there is one.
 pub fn find(name: &str, under: &Under) -> Result<Option<Queue>> {
     let found = BY_NAME.end(&[Value::Text(name)], From::Start, under, |row: &Tuple| read(row));
-    found.map(adopted).transpose()
+    found.map(|found| adopted(found, under)).transpose()
 }
 
 thread_local! {
@@ -230,8 +232,13 @@ pub fn find_or_create(name: &str, now: Moment) -> Result<Queue> {
 }
 
 /// The queue, locked against a concurrent change of its options.
+///
+/// Lock order: the identity before rows of queues. So the queue is looked up first, which adopts what
+/// has been restored, and only then is its row locked.
 pub fn lock(name: &str) -> Result<Option<Queue>> {
-    LOCK.run(&[arg(name)]).first().map(|row| adopted(read(&row))).transpose()
+    known(name)?;
+    let Some(row) = LOCK.run(&[arg(name)]).first() else { return Ok(None) };
+    Under::new_snapshot(|under| adopted(read(&row), under)).map(Some)
 }
 
 pub fn update(queue: &Queue) {
@@ -262,7 +269,7 @@ static ALL: Statement =
     Statement::new(concat!("SELECT ", columns!(), " FROM queen_mq.queue ORDER BY name"), &[]);
 
 pub fn all(under: &Under) -> Result<Vec<Queue>> {
-    ALL.read(&[], under).map(|row| adopted(read(&row))).collect()
+    ALL.read(&[], under).map(|row| adopted(read(&row), under)).collect()
 }
 
 static DELETE: Statement =

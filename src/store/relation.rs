@@ -220,7 +220,7 @@ unsafe fn is_usable(name: &CStr, index: pg_sys::Relation, table: &Opened) -> boo
     unsafe {
         let form = &*(*index).rd_index;
         let is_ours = form.indrelid == (*table.relation).rd_id
-            && (*(*index).rd_rel).relam == pg_sys::Oid::from(pg_sys::BTREE_AM_OID)
+            && (*(*index).rd_rel).relam == pg_sys::BTREE_AM_OID
             && form.indisvalid
             && form.indnkeyatts as usize == order.keys.len();
         is_ours

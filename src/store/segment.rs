@@ -11,6 +11,7 @@ use queen_engine::tally::Arrived;
 use super::clock::{At, Moment};
 use super::spi::{Columns, Statement, Under, arg};
 use super::table::{self, From, Held, Index, Key, Table, Tuple, Value};
+use super::writing::Inserting;
 use super::{signed, unsigned};
 use crate::datum::{Array, Elements, Jsonb, JsonbArray, TextArray};
 use crate::error::{Error, Result};
@@ -45,22 +46,44 @@ pub struct NewSegment<'a> {
 /// Write a segment; returns its id. The arrays are made of copies, which are freed again: however much
 /// is pushed, one segment at a time is in memory twice.
 pub fn append(segment: NewSegment<'_>) -> u64 {
-    let id = segment.id.unwrap_or_else(|| unsigned(table::draw(c"segment_id")));
-    Scratch::new().run(|| {
-        SEGMENTS.insert(&[
-            arg(segment.queue),
-            arg(signed(id)),
-            arg(signed(segment.xid)),
-            arg(At(segment.created_at)),
-            arg(segment.payloads.len() as i16),
-            arg(segment.partition),
-            arg(segment.payloads),
-            segment.transaction_ids.and_then(arg),
-            segment.headers.and_then(arg),
-            segment.only_group.and_then(arg),
-        ]);
-    });
+    let appending = Appending::begin();
+    let id = appending.append(segment);
+    appending.end();
     id
+}
+
+/// Segments that are written as one statement.
+pub struct Appending(Inserting);
+
+impl Appending {
+    pub fn begin() -> Self {
+        Self(SEGMENTS.inserting())
+    }
+
+    /// Append one to the log; returns its id.
+    pub fn append(&self, segment: NewSegment<'_>) -> u64 {
+        let id = segment.id.unwrap_or_else(|| unsigned(table::draw(c"segment_id")));
+        Scratch::new().run(|| {
+            self.0.row(&[
+                arg(segment.queue),
+                arg(signed(id)),
+                arg(signed(segment.xid)),
+                arg(At(segment.created_at)),
+                arg(segment.payloads.len() as i16),
+                arg(segment.partition),
+                arg(segment.payloads),
+                segment.transaction_ids.and_then(arg),
+                segment.headers.and_then(arg),
+                segment.only_group.and_then(arg),
+            ]);
+        });
+        id
+    }
+
+    /// They are all written.
+    pub fn end(self) {
+        self.0.end();
+    }
 }
 
 static NEWS: Index = Index { table: Table(c"segment"), name: c"segment_news" };
@@ -411,6 +434,13 @@ pub fn oldest_but(
             false => ControlFlow::Break(row.need::<At>(4).0),
         }
     })
+}
+
+/// The highest transaction id in the index of the queue's log. It may be one whose rows are gone, or not
+/// committed: so this is one look-up, however many rows have been deleted at that end.
+pub fn newest_xid(queue: i64) -> Option<u64> {
+    let keys = [(1, Key::Is(Value::Int(queue)))];
+    NEWS.scan_any(&keys, From::End, |row| ControlFlow::Break(unsigned(row.need(3))))
 }
 
 /// When the first segment of the queue, in the order of transactions from `floor` on, was written.

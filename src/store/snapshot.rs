@@ -33,8 +33,11 @@ pub fn describe(_under: &Under, identity: Identity) -> Taken {
 
 /// Assign the transaction its id, if it has none: before a segment id is drawn.
 pub fn assign_xid(identity: Identity) -> u64 {
-    // SAFETY: raises an ERROR where no id can be assigned.
-    let own = unsafe { pg_sys::GetTopFullTransactionId().value };
+    // SAFETY: raises an ERROR where nothing may be written, or no id can be assigned.
+    let own = unsafe {
+        pg_sys::PreventCommandIfReadOnly(c"a function of queen_mq that writes".as_ptr());
+        pg_sys::GetTopFullTransactionId().value
+    };
     own + identity.xid_offset
 }
 

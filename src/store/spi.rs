@@ -14,9 +14,11 @@ use pgrx::{FromDatum, IntoDatum, pg_sys};
 use super::catalogue;
 use super::planning::PinnedPlans;
 use crate::allocator;
+use crate::ballast::Ballast;
 use crate::error::{Error, Result};
 use crate::pg::guard::{self, Guard};
 use crate::sqlstate;
+use crate::upgrade::refuse_under_binary_upgrade;
 
 /// A statement of the project: its text and the types of its parameters. Planned on first use and
 /// kept for the session.
@@ -115,8 +117,10 @@ impl Statement {
 /// There is no `Drop` for the connection: on an error PostgreSQL closes it itself, when it rolls the
 /// (sub)transaction back.
 pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    refuse_under_binary_upgrade()?;
     let _guard = Guard::act_as(catalogue::owner());
     let _plans = PinnedPlans::pin();
+    let _ballast = Ballast::hold()?;
     // SAFETY: connect and finish are paired on the way that returns; an ERROR ends the connection
     // with the transaction, so a Result error, which is about to be raised, need not.
     sqlstate::keep(|| unsafe {

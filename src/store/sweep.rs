@@ -82,7 +82,8 @@ macro_rules! pass {
     };
 }
 
-/// The tables that are passed.
+/// The tables that are passed. What has lost what it belongs to goes only where a sequence has given that
+/// number out: while a dump is being loaded, rows come before what they belong to, and the sequences last.
 pub static PASSES: [Pass; 6] = [
     pass!(
         "transaction_ids",
@@ -91,7 +92,9 @@ pub static PASSES: [Pass; 6] = [
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
            AND t.admitted_at <= coalesce(
                (SELECT $3 - coalesce(q.dedup_window, '1 hour') FROM queen_mq.queue q
-                WHERE q.id = t.queue_id), 'infinity')"
+                WHERE q.id = t.queue_id),
+               CASE WHEN t.queue_id <= (SELECT last_value FROM queen_mq.queue_id_seq WHERE is_called)
+                    THEN 'infinity'::timestamptz ELSE '-infinity' END)"
     ),
     // A newer revision says what there is; the cursor may be gone.
     pass!(
@@ -101,9 +104,10 @@ pub static PASSES: [Pass; 6] = [
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND $3 IS NOT NULL
            AND (EXISTS (SELECT FROM queen_mq.progress n
                         WHERE n.cursor_id = t.cursor_id AND n.revision > t.revision)
-                OR NOT EXISTS (SELECT FROM queen_mq.cursor c WHERE c.id = t.cursor_id
-                               UNION ALL
-                               SELECT FROM queen_mq.claim c WHERE c.id = t.cursor_id))"
+                OR t.cursor_id <= (SELECT last_value FROM queen_mq.cursor_id_seq WHERE is_called)
+                   AND NOT EXISTS (SELECT FROM queen_mq.cursor c WHERE c.id = t.cursor_id
+                                   UNION ALL
+                                   SELECT FROM queen_mq.claim c WHERE c.id = t.cursor_id))"
     ),
     pass!(
         "receipts",
@@ -139,6 +143,7 @@ pub static PASSES: [Pass; 6] = [
         "cursor",
         HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
+           AND t.group_id <= (SELECT last_value FROM queen_mq.consumer_group_id_seq WHERE is_called)
            AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id OFFSET 0)
            AND NOT EXISTS (SELECT FROM queen_mq.receipt r
                            WHERE r.cursor_id = t.id AND r.ended_at >= $3 OFFSET 0)
@@ -151,6 +156,7 @@ pub static PASSES: [Pass; 6] = [
         "claim",
         HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
+           AND t.group_id <= (SELECT last_value FROM queen_mq.consumer_group_id_seq WHERE is_called)
            AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id OFFSET 0)
            AND (t.deadline IS NULL OR t.deadline < $3)
            AND NOT EXISTS (SELECT FROM (SELECT due_at FROM queen_mq.progress
@@ -170,7 +176,7 @@ static ORPHANS: Statement = Statement::new(
          FROM used WHERE used.id IS NOT NULL),
      gone AS MATERIALIZED (
          SELECT id FROM used
-         WHERE id IS NOT NULL
+         WHERE id <= (SELECT last_value FROM queen_mq.queue_id_seq WHERE is_called)
            AND NOT EXISTS (SELECT FROM queen_mq.queue q WHERE q.id = used.id OFFSET 0))
      DELETE FROM queen_mq.segment WHERE ctid = ANY (ARRAY(
          SELECT t.ctid FROM queen_mq.segment t WHERE t.queue_id = ANY (ARRAY(SELECT id FROM gone))

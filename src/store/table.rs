@@ -168,6 +168,7 @@ impl Index {
     pub fn scan_any<B>(
         &self,
         keys: &[(i16, Key<'_>)],
+        from: From,
         visit: impl FnMut(&Tuple) -> ControlFlow<B>,
     ) -> Option<B> {
         let mut any = pg_sys::SnapshotData {
@@ -175,7 +176,7 @@ impl Index {
             ..Default::default()
         };
         // SAFETY: the snapshot outlives the scan, and is of a kind that needs no registration.
-        unsafe { self.scan_as(&mut any, keys, From::Start, visit) }
+        unsafe { self.scan_as(&mut any, keys, from, visit) }
     }
 
     /// # Safety

@@ -68,7 +68,7 @@ pub fn highest_xid() -> Result<u64> {
     let mut highest = 0;
     for row in ALL.run(&[]) {
         let state: Tally = decode(&row.need::<Vec<u8>>(1), "the count of a queue")?;
-        highest = highest.max(state.stream.xid);
+        highest = highest.max(state.reached());
     }
     Ok(highest)
 }

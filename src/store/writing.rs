@@ -1,6 +1,6 @@
-//! Inserts and deletes of single rows, with what the executor does around them.
+//! Inserts and deletes of rows, with what the executor does around them.
 //!
-//! Each is a statement of its own to what hangs on the table: triggers of rows and of statements fire,
+//! They are statements to what hangs on the table: triggers of rows and of statements fire,
 //! generated columns are computed, constraints are checked (deferred ones at the commit). Columns
 //! that are not ours get their defaults. A table without triggers pays for none of them.
 
@@ -9,6 +9,7 @@ use std::ptr;
 
 use pgrx::pg_sys;
 
+use super::executor::{before_delete, compute_generated, init_range_table, null_of_domain};
 use super::relation::{self, KEEP, Opened, WRITE};
 use super::spi::Arg;
 use super::table::{Index, Place, Table};
@@ -16,38 +17,30 @@ use crate::allocator;
 use crate::error::Error;
 use crate::pg::guard;
 
-unsafe extern "C-unwind" {
-    fn ExecComputeStoredGenerated(
-        target: *mut pg_sys::ResultRelInfo,
-        state: *mut pg_sys::EState,
-        slot: *mut pg_sys::TupleTableSlot,
-        command: pg_sys::CmdType::Type,
-    );
-}
-
 impl Table {
     /// Insert one row, with a value for each column. A duplicate of a unique key is an ERROR.
     pub fn insert(&self, values: &[Arg]) {
+        let inserting = self.inserting();
+        inserting.row(values);
+        inserting.end();
+    }
+
+    /// Begin to insert rows as one statement, whose table and indexes are opened once.
+    pub fn inserting(&self) -> Inserting {
         // SAFETY: in a transaction, with an active snapshot, as every call of ours.
-        unsafe {
-            let writing = Writing::begin(self, c"INSERT", pg_sys::CmdType::CMD_INSERT);
-            writing.insert(values, pg_sys::InvalidOid);
-            writing.end();
-        }
+        unsafe { Inserting::begin(self) }
     }
 
     /// Insert one row, unless its key is taken: by a row that is there, or by one whose transaction has
     /// not ended. Never waits (except for a unique index that is not ours). Where it is taken this is
     /// what ON CONFLICT DO NOTHING is to triggers: the BEFORE ones have seen the row, no other has.
     pub fn try_insert(&self, key: &Index, values: &[Arg]) -> Option<Place> {
-        // SAFETY: as above.
-        unsafe {
-            let writing = Writing::begin(self, c"INSERT", pg_sys::CmdType::CMD_INSERT);
-            let arbiter = super::catalogue::oid_of(key.name);
-            let place = writing.insert(values, arbiter);
-            writing.end();
-            place
-        }
+        let inserting = self.inserting();
+        let arbiter = super::catalogue::oid_of(key.name);
+        // SAFETY: the statement has been begun.
+        let place = unsafe { inserting.insert(values, arbiter) };
+        inserting.end();
+        place
     }
 
     /// Delete a row that this transaction has inserted.
@@ -63,7 +56,94 @@ impl Table {
     }
 }
 
-/// A statement that writes one row. On an ERROR the transaction's resource owner closes what is open,
+/// A statement that inserts rows: to be ended, except where an ERROR ends it.
+pub struct Inserting {
+    writing: Writing,
+    /// Holds one row after the other.
+    slot: *mut pg_sys::TupleTableSlot,
+}
+
+impl Inserting {
+    /// # Safety
+    /// In a transaction, with an active snapshot.
+    unsafe fn begin(table: &Table) -> Self {
+        // SAFETY: as above; the slot is as wide as the table, and lives as long as the statement.
+        unsafe {
+            let writing = Writing::begin(table, c"INSERT", pg_sys::CmdType::CMD_INSERT);
+            let context = pg_sys::MemoryContextSwitchTo((*writing.state).es_query_cxt);
+            pg_sys::ExecOpenIndices(writing.target, false);
+            let described = (*writing.table.relation).rd_att;
+            let slot = pg_sys::MakeSingleTupleTableSlot(described, &pg_sys::TTSOpsVirtual);
+            if !writing.triggers.is_null() {
+                pg_sys::ExecBSInsertTriggers(writing.state, writing.target);
+            }
+            pg_sys::MemoryContextSwitchTo(context);
+            Self { writing, slot }
+        }
+    }
+
+    /// Insert a row, with a value for each column. A duplicate of a unique key is an ERROR.
+    pub fn row(&self, values: &[Arg]) {
+        // SAFETY: the statement has been begun, and not ended.
+        unsafe { self.insert(values, pg_sys::InvalidOid) };
+    }
+
+    /// End the statement.
+    pub fn end(self) {
+        let Self { writing, slot } = self;
+        // SAFETY: the counterpart of `begin`.
+        unsafe {
+            let context = pg_sys::MemoryContextSwitchTo((*writing.state).es_query_cxt);
+            if !writing.triggers.is_null() {
+                pg_sys::ExecASInsertTriggers(writing.state, writing.target, writing.capture);
+            }
+            pg_sys::ExecCloseIndices(writing.target);
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+            pg_sys::MemoryContextSwitchTo(context);
+            writing.end();
+        }
+    }
+
+    /// Insert a row. With an `arbiter`, a unique index: None where its key is taken.
+    ///
+    /// # Safety
+    /// The statement has been begun, and not ended.
+    unsafe fn insert(&self, values: &[Arg], arbiter: pg_sys::Oid) -> Option<Place> {
+        let Self { writing, slot } = self;
+        let (state, target, slot) = (writing.state, writing.target, *slot);
+        let relation = writing.table.relation;
+        // SAFETY: the steps of the executor, in its order.
+        unsafe {
+            let context = pg_sys::MemoryContextSwitchTo((*state).es_query_cxt);
+            writing.fill(slot, values);
+            let triggers = writing.triggers.as_ref();
+            if triggers.is_some_and(|all| all.trig_insert_before_row)
+                && !pg_sys::ExecBRInsertTriggers(state, target, slot)
+            {
+                writing.refuse_suppression();
+            }
+            writing.check(slot);
+            pg_sys::simple_table_tuple_insert(relation, slot);
+            let mut is_taken = false;
+            let recheck = writing.insert_keys(slot, arbiter, &mut is_taken);
+            let place = (*slot).tts_tid;
+            if is_taken {
+                pg_sys::CommandCounterIncrement();
+                let mut place = place;
+                pg_sys::simple_table_tuple_delete(relation, &mut place, (*state).es_snapshot);
+            } else if triggers.is_some() {
+                pg_sys::ExecARInsertTriggers(state, target, slot, recheck, writing.capture);
+            }
+            if let Some(around) = (*state).es_per_tuple_exprcontext.as_ref() {
+                pg_sys::MemoryContextReset(around.ecxt_per_tuple_memory);
+            }
+            pg_sys::MemoryContextSwitchTo(context);
+            (!is_taken).then_some(Place(place))
+        }
+    }
+}
+
+/// A statement that writes rows. On an ERROR the transaction's resource owner closes what is open,
 /// and the memory goes with the context that was current.
 struct Writing {
     name: &'static CStr,
@@ -130,48 +210,6 @@ impl Writing {
         }
     }
 
-    /// Insert a row. With an `arbiter`, a unique index: None where its key is taken.
-    ///
-    /// # Safety
-    /// The statement is an INSERT.
-    unsafe fn insert(&self, values: &[Arg], arbiter: pg_sys::Oid) -> Option<Place> {
-        let (state, target, relation) = (self.state, self.target, self.table.relation);
-        // SAFETY: the steps of the executor, in its order.
-        unsafe {
-            let context = pg_sys::MemoryContextSwitchTo((*state).es_query_cxt);
-            pg_sys::ExecOpenIndices(target, false);
-            let slot = self.slot(values);
-            if let Some(triggers) = self.triggers.as_ref() {
-                pg_sys::ExecBSInsertTriggers(state, target);
-                if triggers.trig_insert_before_row
-                    && !pg_sys::ExecBRInsertTriggers(state, target, slot)
-                {
-                    self.refuse_suppression();
-                }
-            }
-            self.check(slot);
-            pg_sys::simple_table_tuple_insert(relation, slot);
-            let mut is_taken = false;
-            let recheck = self.insert_keys(slot, arbiter, &mut is_taken);
-            let place = (*slot).tts_tid;
-            if is_taken {
-                pg_sys::CommandCounterIncrement();
-                let mut place = place;
-                pg_sys::simple_table_tuple_delete(relation, &mut place, (*state).es_snapshot);
-            }
-            if !self.triggers.is_null() {
-                if !is_taken {
-                    pg_sys::ExecARInsertTriggers(state, target, slot, recheck, self.capture);
-                }
-                pg_sys::ExecASInsertTriggers(state, target, self.capture);
-            }
-            pg_sys::ExecCloseIndices(target);
-            pg_sys::ExecDropSingleTupleTableSlot(slot);
-            pg_sys::MemoryContextSwitchTo(context);
-            (!is_taken).then_some(Place(place))
-        }
-    }
-
     /// # Safety
     /// The row is there, and this transaction has written it.
     unsafe fn delete(&self, mut place: Place) {
@@ -197,11 +235,11 @@ impl Writing {
         }
     }
 
-    /// A slot with the values, and with the defaults of columns that are not ours.
+    /// Put the values into the slot, with the defaults of columns that are not ours.
     ///
     /// # Safety
-    /// In the state's memory context.
-    unsafe fn slot(&self, values: &[Arg]) -> *mut pg_sys::TupleTableSlot {
+    /// In the state's memory context; the slot is one of the table's.
+    unsafe fn fill(&self, slot: *mut pg_sys::TupleTableSlot, values: &[Arg]) {
         let attributes = &self.table.attributes;
         if attributes.len() != values.len() {
             let table = relation::full_name(self.name);
@@ -209,8 +247,7 @@ impl Writing {
         }
         // SAFETY: the slot is as wide as the table, and attributes are numbered from 1 up to that.
         unsafe {
-            let relation = self.table.relation;
-            let slot = pg_sys::MakeSingleTupleTableSlot((*relation).rd_att, &pg_sys::TTSOpsVirtual);
+            pg_sys::ExecClearTuple(slot);
             let fill = |attribute: i16, value: Arg| {
                 let i = attribute as usize - 1;
                 *(*slot).tts_values.add(i) = value.unwrap_or(pg_sys::Datum::null());
@@ -219,7 +256,7 @@ impl Writing {
             for (attribute, value) in attributes.iter().zip(values) {
                 fill(*attribute, *value);
             }
-            let described = relation::described(relation);
+            let described = relation::described(self.table.relation);
             if described.len() > attributes.len() {
                 let added =
                     |other: &&pg_sys::FormData_pg_attribute| !attributes.contains(&other.attnum);
@@ -227,7 +264,7 @@ impl Writing {
                     fill(attribute.attnum, self.default(attribute));
                 }
             }
-            pg_sys::ExecStoreVirtualTuple(slot)
+            pg_sys::ExecStoreVirtualTuple(slot);
         }
     }
 
@@ -269,14 +306,11 @@ impl Writing {
     /// The slot holds a row for the table.
     unsafe fn check(&self, slot: *mut pg_sys::TupleTableSlot) {
         let (state, target, relation) = (self.state, self.target, self.table.relation);
-        // SAFETY: as in `insert`. The function that pgrx does not know is called behind a guard.
+        // SAFETY: as in `insert`.
         unsafe {
             if let Some(constraints) = (*(*relation).rd_att).constr.as_ref() {
                 if constraints.has_generated_stored {
-                    let command = pg_sys::CmdType::CMD_INSERT;
-                    pg_sys::ffi::pg_guard_ffi_boundary(|| {
-                        ExecComputeStoredGenerated(target, state, slot, command)
-                    });
+                    compute_generated(target, state, slot);
                 }
                 pg_sys::ExecConstraints(target, slot, state);
             }
@@ -323,117 +357,5 @@ impl Writing {
 
     fn refuse_suppression(&self) -> ! {
         Error::suppressed(&relation::full_name(self.name)).raise()
-    }
-}
-
-/// The range table of a statement on one relation.
-///
-/// # Safety
-/// In the state's memory context; the relation is open.
-unsafe fn init_range_table(state: *mut pg_sys::EState, relation: pg_sys::Relation) {
-    // SAFETY: a node is zeroed memory with its tag.
-    unsafe {
-        let entry: *mut pg_sys::RangeTblEntry =
-            pg_sys::palloc0(size_of::<pg_sys::RangeTblEntry>()).cast();
-        (*entry).type_ = pg_sys::NodeTag::T_RangeTblEntry;
-        (*entry).rtekind = pg_sys::RTEKind::RTE_RELATION;
-        (*entry).relid = (*relation).rd_id;
-        (*entry).relkind = (*(*relation).rd_rel).relkind;
-        (*entry).rellockmode = WRITE;
-        let entries = pg_sys::lappend(ptr::null_mut(), entry.cast());
-        #[cfg(feature = "pg15")]
-        pg_sys::ExecInitRangeTable(state, entries);
-        #[cfg(not(feature = "pg15"))]
-        {
-            let mut permissions = ptr::null_mut();
-            pg_sys::addRTEPermissionInfo(&mut permissions, entry);
-            #[cfg(not(feature = "pg18"))]
-            pg_sys::ExecInitRangeTable(state, entries, permissions);
-            #[cfg(feature = "pg18")]
-            pg_sys::ExecInitRangeTable(state, entries, permissions, pg_sys::bms_make_singleton(1));
-        }
-    }
-}
-
-/// Fire the BEFORE ROW triggers of a DELETE: false where one of them suppresses it.
-///
-/// # Safety
-/// All belong together.
-unsafe fn before_delete(
-    state: *mut pg_sys::EState,
-    target: *mut pg_sys::ResultRelInfo,
-    place: pg_sys::ItemPointer,
-) -> bool {
-    let (none, no_slot) = (ptr::null_mut(), ptr::null_mut());
-    let mut recheck = pg_sys::EPQState::default();
-    // SAFETY: no other transaction sees the row, so there is nothing to be looked at again.
-    unsafe {
-        #[cfg(feature = "pg15")]
-        {
-            pg_sys::EvalPlanQualInit(&mut recheck, state, ptr::null_mut(), ptr::null_mut(), -1);
-            pg_sys::ExecBRDeleteTriggers(state, &mut recheck, target, place, none, no_slot)
-        }
-        #[cfg(not(feature = "pg15"))]
-        {
-            let (plan, marks, results) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-            pg_sys::EvalPlanQualInit(&mut recheck, state, plan, marks, -1, results);
-            let (result, failure) = (ptr::null_mut(), ptr::null_mut());
-            #[cfg(not(feature = "pg18"))]
-            return pg_sys::ExecBRDeleteTriggers(
-                state,
-                &mut recheck,
-                target,
-                place,
-                none,
-                no_slot,
-                result,
-                failure,
-            );
-            #[cfg(feature = "pg18")]
-            return pg_sys::ExecBRDeleteTriggers(
-                state,
-                &mut recheck,
-                target,
-                place,
-                none,
-                no_slot,
-                result,
-                failure,
-                false,
-            );
-        }
-    }
-}
-
-/// NULL as a value of a domain, which may have something against it; NULL for any other type.
-///
-/// # Safety
-/// The attribute is one of a table.
-unsafe fn null_of_domain(attribute: &pg_sys::FormData_pg_attribute) -> *mut pg_sys::Node {
-    let of_type = attribute.atttypid;
-    // SAFETY: look-ups in the catalogue caches, and new nodes.
-    unsafe {
-        if pg_sys::get_typtype(of_type) as u8 != pg_sys::TYPTYPE_DOMAIN {
-            return ptr::null_mut();
-        }
-        let null = pg_sys::makeConst(
-            of_type,
-            -1,
-            attribute.attcollation,
-            attribute.attlen.into(),
-            pg_sys::Datum::null(),
-            true,
-            attribute.attbyval,
-        );
-        pg_sys::coerce_to_domain(
-            null.cast(),
-            pg_sys::InvalidOid,
-            -1,
-            of_type,
-            pg_sys::CoercionContext::COERCION_IMPLICIT,
-            pg_sys::CoercionForm::COERCE_IMPLICIT_CAST,
-            -1,
-            false,
-        )
     }
 }

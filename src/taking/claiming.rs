@@ -79,6 +79,8 @@ impl Taking<'_> {
         if candidates.is_empty() {
             return Ok(outcome);
         }
+        // The shares stay to the end of the transaction: a seek, a purge, a change of ordering wait for what
+        // is claimed here; those that were faster are noticed below.
         let may_take = cursor::try_read_first(self.queue.id, self.group.id)
             && cursor::may_take(self.group.id, partition);
         if !may_take {

@@ -132,7 +132,9 @@ impl Front {
             let base = base.map(|base| (base.id, (!base.is_own).then_some(base.revision)));
             let ahead_for = if was_ahead { LOOK_BACK_EVERY } else { 0 };
             let kept = Kept { cursor, base, own, ahead_for };
-            FRONTS.with(|fronts| fronts.keep(key(group, partition), kept));
+            let own = kept.own.as_ref().map_or(0, |(_, own)| own.len() * size_of::<MessageId>());
+            let waiting = kept.cursor.waiting.iter().size_hint().0 * size_of::<Span>();
+            FRONTS.with(|fronts| fronts.keep_heavy(key(group, partition), kept, own + waiting));
         }
     }
 }

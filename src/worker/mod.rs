@@ -14,9 +14,10 @@ use pgrx::prelude::*;
 pub use registry::announce;
 
 use crate::store::locks;
-use crate::waiters;
+use crate::{upgrade, waiters};
 
-/// To be called by `_PG_init`: in the postmaster it sets up shared memory and the launcher.
+/// To be called by `_PG_init`: in the postmaster it sets up shared memory and the launcher. No
+/// launcher where pg_upgrade has started the server: nothing is to be written there.
 pub fn register() {
     // SAFETY: a plain global of the process.
     if !unsafe { pg_sys::process_shared_preload_libraries_in_progress } {
@@ -24,6 +25,9 @@ pub fn register() {
     }
     registry::set_up();
     waiters::set_up();
+    if upgrade::is_under_way() {
+        return;
+    }
     BackgroundWorkerBuilder::new("queen_mq launcher")
         .set_type("queen_mq launcher")
         .set_library("queen_mq")

@@ -9,6 +9,7 @@ use pgrx::prelude::*;
 
 use super::{pause, registry, take_signals};
 use crate::error::{OrRaise, Result};
+use crate::pg::error_context;
 use crate::settings;
 use crate::sqlstate;
 use crate::store::clock::{self, Moment, SECOND};
@@ -165,7 +166,7 @@ fn in_transaction<T>(what: &str, body: impl FnOnce() -> Result<T>) -> Option<T> 
         pg_sys::SetCurrentStatementStartTimestamp();
         pg_sys::StartTransactionCommand();
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-        let committed = PgTryBuilder::new(AssertUnwindSafe(|| {
+        let commit = PgTryBuilder::new(AssertUnwindSafe(|| {
             let value = body().or_raise();
             pg_sys::PopActiveSnapshot();
             pg_sys::CommitTransactionCommand();
@@ -175,8 +176,8 @@ fn in_transaction<T>(what: &str, body: impl FnOnce() -> Result<T>) -> Option<T> 
             sqlstate::forget();
             tell(what, &error);
             None
-        })
-        .execute();
+        });
+        let committed = error_context::restored(|| commit.execute());
         if committed.is_none() {
             pg_sys::AbortCurrentTransaction();
         }

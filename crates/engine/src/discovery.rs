@@ -91,6 +91,9 @@ impl<K: Ord + Default + Clone> Stream<K> {
     }
 }
 
+/// What a name, or a place in a transaction, takes in a set of them, about.
+const ENTRY: usize = 100;
+
 /// The state of a group's search.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Discovery {
@@ -110,9 +113,19 @@ pub struct Discovery {
 }
 
 impl Discovery {
+    /// How much memory it takes, about.
+    pub fn bytes(&self) -> usize {
+        ENTRY * (self.open.len() + self.segments.holes.len() + self.announced.holes.len())
+    }
+
     /// A group that wants only what `snapshot` does not see yet.
     pub fn starting_at(snapshot: &Snapshot, xmax: u64) -> Self {
         Self { segments: Stream::starting_at(snapshot, xmax), ..Self::default() }
+    }
+
+    /// The highest transaction id that it speaks of: holes lie below the places.
+    pub fn reached(&self) -> u64 {
+        self.segments.xid.max(self.announced.xid)
     }
 
     /// Pass a segment, keeping its partition.

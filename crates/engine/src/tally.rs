@@ -51,6 +51,11 @@ impl Tally {
         self.removed_bytes += bytes;
     }
 
+    /// The highest transaction id that it speaks of.
+    pub fn reached(&self) -> u64 {
+        self.stream.xid.max(self.swept.0).max(self.floor)
+    }
+
     pub fn retained(&self) -> u64 {
         self.messages.saturating_sub(self.removed_messages)
     }

@@ -49,6 +49,17 @@ impl Cluster {
         environment: &'static [(&'static str, &'static str)],
         more: &str,
     ) -> Result<Self> {
+        let cluster = Self::init_in(environment, more)?;
+        cluster.start()?;
+        Ok(cluster)
+    }
+
+    /// Made with initdb, and not started.
+    pub fn init_with(more: &str) -> Result<Self> {
+        Self::init_in(&[], more)
+    }
+
+    fn init_in(environment: &'static [(&'static str, &'static str)], more: &str) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // Short: the path of a socket may have 107 bytes.
         let name = format!("queen-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -72,11 +83,10 @@ impl Cluster {
         let file = cluster.data().join("postgresql.conf");
         let generated = fs::read_to_string(&file)?;
         fs::write(&file, generated + &settings)?;
-        cluster.start()?;
         Ok(cluster)
     }
 
-    fn data(&self) -> PathBuf {
+    pub(crate) fn data(&self) -> PathBuf {
         self.directory.join("data")
     }
 
@@ -86,8 +96,13 @@ impl Cluster {
 
     /// Start it, and wait until it answers.
     pub fn start(&self) -> Result<()> {
+        self.start_as("")
+    }
+
+    /// The same, with options of the server.
+    pub fn start_as(&self, options: &str) -> Result<()> {
         run(tool("pg_ctl")?
-            .args(["start", "-w", "-s", "-t", "60", "-D"])
+            .args(["start", "-w", "-s", "-t", "60", "-o", options, "-D"])
             .arg(self.data())
             .arg("-l")
             .arg(self.log())
@@ -176,8 +191,15 @@ impl Cluster {
 
     /// The same, by a role.
     pub fn restore_as(&self, role: &str, database: &str, file: &Path) -> Result<()> {
+        self.restore_with(&["-U", role], database, file)
+    }
+
+    /// The same, with further options of pg_restore.
+    pub fn restore_with(&self, options: &[&str], database: &str, file: &Path) -> Result<()> {
         run(tool("pg_restore")?
-            .args(["--exit-on-error", "-U", role, "-d", database, "-h"])
+            .args(["--exit-on-error", "-U", "postgres"])
+            .args(options)
+            .args(["-d", database, "-h"])
             .arg(&self.directory)
             .arg(file))
     }
@@ -265,7 +287,7 @@ impl Drop for Bouncer {
 
 /// A program of PostgreSQL. Its server refuses to run as root: root maps itself to the user
 /// `postgres` in a user namespace, which needs no other rights and no change of owners.
-fn tool(name: &str) -> Result<Command> {
+pub(crate) fn tool(name: &str) -> Result<Command> {
     let directory = env::var_os(PGBIN).with_context(|| {
         format!("{PGBIN} is not set: this test needs the directory of initdb, pg_ctl and pg_dump")
     })?;
@@ -298,7 +320,7 @@ fn id(arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-fn run(command: &mut Command) -> Result<()> {
+pub(crate) fn run(command: &mut Command) -> Result<()> {
     let shown: Vec<OsString> = command.get_args().map(Into::into).collect();
     // A server that was started would keep a pipe open.
     let stderr = tempfile()?;

@@ -16,9 +16,11 @@ pub mod cluster;
 pub mod containment;
 pub mod db;
 pub mod expect;
+pub mod memory;
 pub mod queen;
 pub mod torture;
 pub mod unordered;
+pub mod upgrade;
 
 pub use db::{Session, TestDb};
 pub use expect::{Fails, at_once, complete, drain, eventually, expiry};

@@ -81,7 +81,8 @@ const BULK: &str = "
 /// A call, what has to be done in the transaction before it, and what it is called here.
 struct Case(&'static str, &'static str, &'static str);
 
-/// Every public function, some of them in several ways.
+/// Public functions, some of them in several ways: all but those that look at everything, which are the
+/// views, the metrics and the sweep.
 const CASES: &[Case] = &[
     Case("configure", "", "queen_configure('q', retry_limit => 0)"),
     Case("to no order", "", "queen_configure('small', ordering => 'none')"),
@@ -141,8 +142,9 @@ const CASES: &[Case] = &[
     Case("delete a queue", "", "queen_delete_queue('small')"),
     Case(
         "replay a dead letter",
-        "",
-        "queen_dead_letter_replay((SELECT min(id) FROM queen_mq.dead_letter WHERE partition = 'dead'))",
+        "CREATE TEMP TABLE dead ON COMMIT DROP AS SELECT min(id) AS id FROM queen_mq.dead_letter
+         WHERE partition = 'dead'",
+        "queen_dead_letter_replay((SELECT id FROM dead))",
     ),
     Case("purge dead letters", "", "queen_dead_letter_purge('q', 'other')"),
     Case("schedule", "", "queen_schedule('q', 'timer', '{}', delay => '1 hour')"),
@@ -173,14 +175,6 @@ const POP_FREELY: &str =
 const ACKED: &str =
     "CREATE TEMP TABLE popped ON COMMIT DROP AS SELECT * FROM queen_pop('q', 'g', 5, 'p');
     SELECT queen_ack((SELECT lease_id FROM popped LIMIT 1))";
-
-/// Those that tell of everything, or tidy up everywhere, and so look at every row: the other views and
-/// the metrics are made of the same.
-const OF_ALL: &[Case] = &[
-    Case("groups", "", "queen_groups"),
-    Case("leases", "", "queen_leases"),
-    Case("sweep", "", "queen_sweep(10000)"),
-];
 
 /// Pages that a statement, with all that it calls, looks at.
 async fn pages(session: &Session, Case(name, before, call): &Case) -> Result<i64> {
@@ -219,6 +213,14 @@ async fn database() -> Result<(TestDb, Session)> {
     Ok((db, session))
 }
 
+/// Each statement in a transaction of its own: groups come to the end of what there is to find.
+async fn begin_with_little(session: &Session) -> Result<()> {
+    for statement in LITTLE.split_terminator(';') {
+        session.run(statement).await.with_context(|| statement)?;
+    }
+    Ok(())
+}
+
 async fn fill(session: &Session) -> Result<()> {
     let bulk = BULK.replace("$MANY", &MANY.to_string());
     session.run(&format!("BEGIN; {bulk}; COMMIT")).await.context("bulk rows")
@@ -241,18 +243,10 @@ fn compare(small: &BTreeMap<&str, i64>, large: &BTreeMap<&str, i64>) -> Result<(
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_look_things_up_in_large_tables_without_statistics() -> Result<()> {
     let (db, loading) = database().await?;
-    loading.run(LITTLE).await?;
+    begin_with_little(&loading).await?;
     let small = pages_of_all(&db.session().await?).await?;
     fill(&loading).await?;
-    compare(&small, &pages_of_all(&db.session().await?).await?)?;
-    // Every row is looked at, in a handful of look-ups each.
-    loading.run("SET statement_timeout = 0").await?;
-    for case in OF_ALL {
-        let pages = pages(&loading, case).await?;
-        println!("{}: {pages} pages", case.0);
-        ensure!(pages < 100 * MANY, "{} looks at {pages} pages", case.0);
-    }
-    Ok(())
+    compare(&small, &pages_of_all(&db.session().await?).await?)
 }
 
 /// The plans of a session are from when there was nothing, which is what the statistics say, too.
@@ -266,7 +260,7 @@ async fn calls_look_things_up_by_plans_that_were_made_on_empty_tables() -> Resul
         drop(pages(&session, case).await);
         session.run("ROLLBACK").await?;
     }
-    loading.run(LITTLE).await?;
+    begin_with_little(&loading).await?;
     let small = pages_of_all(&session).await?;
     fill(&loading).await?;
     compare(&small, &pages_of_all(&session).await?)
@@ -276,7 +270,7 @@ async fn calls_look_things_up_by_plans_that_were_made_on_empty_tables() -> Resul
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_look_things_up_by_statistics_that_are_wrong() -> Result<()> {
     let (db, loading) = database().await?;
-    loading.run(LITTLE).await?;
+    begin_with_little(&loading).await?;
     loading.run("ANALYZE").await?;
     let small = pages_of_all(&db.session().await?).await?;
     fill(&loading).await?;

@@ -367,7 +367,7 @@ async fn odd_keys_come_back() -> Result<()> {
     Ok(())
 }
 
-/// Whatever a worker says of its failure is kept, and the longest ids work.
+/// Whatever a worker says of its failure is kept, up to 8 KiB of it, and the longest ids work.
 #[tokio::test(flavor = "multi_thread")]
 async fn odd_errors_and_long_ids_come_back() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -381,7 +381,11 @@ async fn odd_errors_and_long_ids_come_back() -> Result<()> {
         assert_eq!(message.transaction_id, id);
         Ack::ids(message.lease()?, [&id]).failed(error).status("dead_letter").run(&session).await?;
         let sql = "SELECT error FROM queen_dead_letters WHERE transaction_id = $1";
-        assert_eq!(session.row(sql, &[&id]).await?.get::<_, String>(0), error);
+        let kept: String = session.row(sql, &[&id]).await?.get(0);
+        // Of a long one the first 8 KiB, in whole characters: the last may be one too many.
+        let fits = error.len() <= 8192;
+        assert!(kept == error || (!fits && error.starts_with(&kept)), "{kept}");
+        assert!(fits || (8189..=8192).contains(&kept.len()), "{}", kept.len());
     }
     Ok(())
 }

@@ -1,0 +1,50 @@
+//! Callbacks of ours on PostgreSQL's stack of error contexts, which it runs just before it throws.
+
+use pgrx::pg_sys;
+
+/// Put a callback on top of the stack, unless it is on it: false then. A catch of an error takes the
+/// stack back to where it was, as PG_TRY and the main loop always do; so a callback that was pushed on
+/// the way to an error, or left there, goes with it.
+///
+/// # Safety
+/// The callback lives for ever, and no other part of the stack is freed while it is on it.
+pub unsafe fn push(callback: *mut pg_sys::ErrorContextCallback) -> bool {
+    // SAFETY: the stack is a list of callbacks that are alive. In it twice, ours would close a circle.
+    unsafe {
+        let mut one = pg_sys::error_context_stack;
+        while !one.is_null() {
+            if one == callback {
+                return false;
+            }
+            one = (*one).previous;
+        }
+        (*callback).previous = pg_sys::error_context_stack;
+        pg_sys::error_context_stack = callback;
+    }
+    true
+}
+
+/// Take a callback off the stack, if it is on top of it.
+///
+/// # Safety
+/// The callback has been pushed.
+pub unsafe fn pop(callback: *mut pg_sys::ErrorContextCallback) {
+    // SAFETY: as above.
+    unsafe {
+        if pg_sys::error_context_stack == callback {
+            pg_sys::error_context_stack = (*callback).previous;
+        }
+    }
+}
+
+/// Run `body`, and take the stack back to where it is now, whatever was pushed in between: for those
+/// who catch an error in Rust and do not let it go on.
+pub fn restored<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: reads and sets a plain global; what the stack holds now outlives `body`.
+    unsafe {
+        let before = pg_sys::error_context_stack;
+        let value = body();
+        pg_sys::error_context_stack = before;
+        value
+    }
+}

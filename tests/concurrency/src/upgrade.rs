@@ -1,0 +1,44 @@
+//! pg_upgrade from one cluster into another of the same major version.
+
+use std::env;
+use std::fs;
+use std::process::Stdio;
+
+use anyhow::{Context, Result};
+
+use crate::cluster::{Cluster, PGBIN, run, tool};
+
+impl Cluster {
+    /// The next transaction id, as the last checkpoint has it. For a cluster that has been stopped.
+    pub fn next_xid(&self) -> Result<u64> {
+        let said = tool("pg_controldata")?.arg("-D").arg(self.data()).output()?;
+        let said = String::from_utf8(said.stdout)?;
+        let next = said.lines().find_map(|line| line.strip_prefix("Latest checkpoint's NextXID:"));
+        let (epoch, xid) = next.and_then(|next| next.trim().split_once(':')).context("NextXID")?;
+        Ok(epoch.parse::<u64>()? << 32 | xid.parse::<u64>()?)
+    }
+
+    /// Run pg_upgrade from this cluster into `new`, both of which are stopped, with these options:
+    /// none copies the files.
+    pub fn upgrade_into(&self, new: &Cluster, options: &[&str]) -> Result<()> {
+        let programs = env::var_os(PGBIN).context(PGBIN)?;
+        let directory = new.file("upgrade");
+        fs::create_dir(&directory)?;
+        let mut command = tool("pg_upgrade")?;
+        command
+            .current_dir(&directory)
+            .stdin(Stdio::null())
+            .args(options)
+            .args(["-U", "postgres", "-d"])
+            .arg(self.data())
+            .arg("-D")
+            .arg(new.data())
+            .arg("-b")
+            .arg(&programs)
+            .arg("-B")
+            .arg(&programs)
+            .arg("-s")
+            .arg(&directory);
+        run(&mut command)
+    }
+}
