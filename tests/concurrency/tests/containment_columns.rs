@@ -161,23 +161,29 @@ async fn constraints_and_indexes_of_others_hold() -> Result<()> {
         for kind in ["UNIQUE (group_id)", "EXCLUDE USING btree (group_id WITH =)"] {
             let add = format!("ALTER TABLE queen_mq.claim ADD CONSTRAINT one {kind} {constraint}");
             session.run(&add).await?;
-            let state = if kind.starts_with('U') { "23505" } else { "23P01" };
+            let state = match (constraint, kind) {
+                // At the commit it would run with the rights of the caller: PostgreSQL refuses that.
+                ("DEFERRABLE INITIALLY DEFERRED", _) => "42501",
+                (_, "UNIQUE (group_id)") => "23505",
+                _ => "23P01",
+            };
             session.run(pop).await.fails_with(state).with_context(|| add)?;
             session.run("ALTER TABLE queen_mq.claim DROP CONSTRAINT one").await?;
         }
     }
     let id = session.count("SELECT id FROM queen_mq.queue").await?;
     session.run("CREATE TABLE known (id bigint PRIMARY KEY)").await?;
-    for deferred in ["", "DEFERRABLE INITIALLY DEFERRED"] {
+    for (deferred, state) in [("", "23503"), ("DEFERRABLE INITIALLY DEFERRED", "42501")] {
         let add = format!(
             "ALTER TABLE queen_mq.segment ADD CONSTRAINT fk FOREIGN KEY (queue_id)
              REFERENCES known {deferred} NOT VALID"
         );
         session.run(&add).await?;
-        session.run("SELECT queen_push('u', '4')").await.fails_with("23503")?;
-        session
-            .run(&format!("INSERT INTO known VALUES ({id}); SELECT queen_push('u', '4')"))
-            .await?;
+        session.run("SELECT queen_push('u', '4')").await.fails_with(state)?;
+        if deferred.is_empty() {
+            let known = format!("INSERT INTO known VALUES ({id}); SELECT queen_push('u', '4')");
+            session.run(&known).await?;
+        }
         session.run("ALTER TABLE queen_mq.segment DROP CONSTRAINT fk; DELETE FROM known").await?;
     }
     session
@@ -199,6 +205,6 @@ async fn constraints_and_indexes_of_others_hold() -> Result<()> {
         .await?;
     session.run("VACUUM FULL queen_mq.claim").await?;
     let held = Pop::new("u").group("g").mode("all").batch(9).run(&session).await?;
-    assert_eq!(held.len(), 5);
+    assert_eq!(held.len(), 4);
     Ok(())
 }
