@@ -107,7 +107,6 @@ const CASES: &[Case] = &[
     Case("pop without order", "", "queen_pop('u', 'g', 5, partitions => 2)"),
     Case("pop one without order", "", "queen_pop('u', 'g')"),
     Case("pop nothing", "SELECT queen_pop('q', 'g', 100, partitions => 10)", "queen_pop('q', 'g')"),
-    Case("look", "", "queen_mq.look('q', 'g')"),
     Case("ack", POP, "queen_ack((SELECT lease_id FROM popped LIMIT 1))"),
     Case("ack several", POP_SEVERAL, "queen_ack((SELECT lease_id FROM popped LIMIT 1))"),
     Case("ack without order", POP_FREELY, "queen_ack((SELECT lease_id FROM popped LIMIT 1))"),
