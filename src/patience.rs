@@ -144,31 +144,46 @@ impl Attempt {
     }
 }
 
-/// `lock_timeout`, lowered while this lives. Where it is lower already, it stays.
+/// `lock_timeout`, lowered while this lives, in a level of settings of its own: what a trigger sets
+/// meanwhile goes with it. Where it is lower already, it stays.
 struct Limit {
-    before: i32,
+    level: i32,
     is_lower: bool,
 }
 
 impl Limit {
     fn lower_to(patience: i64) -> Self {
         let limit = (patience / 1000).clamp(1, LONGEST / 1000) as i32;
-        // SAFETY: a plain setting of this single-threaded backend, put back by `Drop`, which also runs when
-        // an ERROR unwinds.
+        // SAFETY: the name and the value are NUL-terminated; the level is closed by `Drop`, which also
+        // runs when an ERROR unwinds.
         unsafe {
             let before = pg_sys::LockTimeout;
             let is_lower = before <= 0 || before > limit;
+            let level = pg_sys::NewGUCNestLevel();
+            let this = Self { level, is_lower };
             if is_lower {
-                pg_sys::LockTimeout = limit;
+                let mut value = [0; 12];
+                let text = limit.to_string();
+                value[..text.len()].copy_from_slice(text.as_bytes());
+                pg_sys::set_config_option(
+                    c"lock_timeout".as_ptr(),
+                    value.as_ptr().cast(),
+                    pg_sys::GucContext::PGC_USERSET,
+                    pg_sys::GucSource::PGC_S_SESSION,
+                    pg_sys::GucAction::GUC_ACTION_SAVE,
+                    true,
+                    0,
+                    false,
+                );
             }
-            Self { before, is_lower }
+            this
         }
     }
 }
 
 impl Drop for Limit {
     fn drop(&mut self) {
-        // SAFETY: as in `lower_to`.
-        unsafe { pg_sys::LockTimeout = self.before };
+        // SAFETY: the level that `lower_to` has opened.
+        unsafe { pg_sys::AtEOXact_GUC(false, self.level) };
     }
 }

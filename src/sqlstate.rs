@@ -20,9 +20,15 @@ use crate::pg::error_context;
 thread_local! {
     /// The SQLSTATE that the ERROR now being raised shall carry.
     static LEAVING: Cell<c_int> = const { Cell::new(0) };
-    /// The SQLSTATE of what was reported last.
+    /// The SQLSTATE of the error that was reported last.
     static REPORTED: Cell<c_int> = const { Cell::new(0) };
 }
+
+/// The codes of messages that are no errors.
+const IN_PASSING: [c_int; 2] = [
+    PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION as c_int,
+    PgSqlErrorCode::ERRCODE_WARNING as c_int,
+];
 
 /// A backend has one thread, and this lives for ever: the stack never holds a dangling pointer.
 static mut CALLBACK: pg_sys::ErrorContextCallback = pg_sys::ErrorContextCallback {
@@ -86,9 +92,13 @@ unsafe extern "C-unwind" fn read_and_set(_: *mut c_void) {
         fn errcode(sqlerrcode: c_int) -> c_int;
         fn geterrcode() -> c_int;
     }
-    let code = LEAVING.replace(0);
     // SAFETY: errfinish calls this with an error on the stack, which is all that both need.
     unsafe {
+        // What is said while an error is on its way, when a subtransaction is rolled back for instance.
+        if IN_PASSING.contains(&geterrcode()) {
+            return;
+        }
+        let code = LEAVING.replace(0);
         if code != 0 {
             errcode(code);
         }

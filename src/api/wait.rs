@@ -11,6 +11,7 @@ use super::register::{Mode, Registration};
 use crate::datum::ResultContext;
 use crate::error::{Code, Error, OrRaise, Result};
 use crate::settings;
+use crate::sqlstate;
 use crate::store::clock::{self, HOUR, Moment};
 use crate::store::lookup;
 use crate::store::spi::Under;
@@ -144,7 +145,8 @@ fn wait(call: &Call, queue: &str, group: &str, timeout: i64) -> bool {
     let mut wait = Wait::until(clock::now().saturating_add(timeout));
     loop {
         let is_last = wait.is_over();
-        let look = look_and_commit(call, queue, group);
+        // A commit runs what the caller has deferred, which may fail.
+        let look = sqlstate::keep(|| look_and_commit(call, queue, group));
         if look.is_ready || is_last {
             return look.is_ready;
         }

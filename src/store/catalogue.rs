@@ -12,6 +12,7 @@ use std::hash::Hash;
 
 use pgrx::pg_sys;
 
+use super::layout;
 use super::spi::{Under, one_snapshot_per_transaction};
 use crate::error::{Error, Result};
 use crate::memory::Memory;
@@ -43,11 +44,16 @@ pub fn oid_of(name: &'static CStr) -> pg_sys::Oid {
     oid
 }
 
-fn look_up(name: &CStr) -> pg_sys::Oid {
+/// InvalidOid where there is no such relation.
+fn find(name: &CStr) -> pg_sys::Oid {
     // SAFETY: look-ups in the catalogue caches, with NUL-terminated names.
-    let oid = unsafe {
+    unsafe {
         pg_sys::get_relname_relid(name.as_ptr(), pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true))
-    };
+    }
+}
+
+fn look_up(name: &CStr) -> pg_sys::Oid {
+    let oid = find(name);
     if oid == pg_sys::InvalidOid {
         refuse_missing(name);
     }
@@ -60,16 +66,40 @@ thread_local! {
 }
 
 /// The role that owns the extension's tables, and with whose rights everything of the extension runs:
-/// the one that created it, unless ALTER TABLE … OWNER or REASSIGN OWNED has changed that.
+/// the one that created it, unless REASSIGN OWNED or ALTER TABLE … OWNER has changed that. The table of
+/// queues is locked from here to the end of the transaction: who changes the owner waits for that, and
+/// whatever was changed before is known. Otherwise a trigger of the new owner's would run as the old one.
 pub fn owner() -> pg_sys::Oid {
-    let changes = changes();
-    let (before, known) = OWNER.get();
-    if before == changes && known != pg_sys::InvalidOid {
-        return known;
+    loop {
+        let queue = oid_of(c"queue");
+        // SAFETY: a lock on what may be gone by now, which the look-ups tell.
+        unsafe { pg_sys::LockRelationOid(queue, pg_sys::AccessShareLock as i32) };
+        let changes = changes();
+        let (before, known) = OWNER.get();
+        if before == changes && known != pg_sys::InvalidOid {
+            return known;
+        }
+        if oid_of(c"queue") != queue {
+            continue;
+        }
+        let owner = owner_of(queue);
+        refuse_other_owners(owner);
+        OWNER.set((changes, owner));
+        return owner;
     }
-    let owner = owner_of(oid_of(c"queue"));
-    OWNER.set((changes, owner));
-    owner
+}
+
+/// What hangs on a table is its owner's, and would run with the rights of another.
+fn refuse_other_owners(owner: pg_sys::Oid) {
+    for name in layout::tables() {
+        let table = find(name);
+        // One that is gone is missed by those who need it.
+        if table != pg_sys::InvalidOid && owner_of(table) != owner {
+            Error::altered(format!("the owner of table queen_mq.{}", name.to_string_lossy()))
+                .detail("It is another one than that of table queen_mq.queue.")
+                .raise();
+        }
+    }
 }
 
 fn owner_of(relation: pg_sys::Oid) -> pg_sys::Oid {

@@ -28,6 +28,12 @@ pub fn of_table(name: &CStr) -> Option<&'static Layout> {
     TABLES.iter().find(|layout| layout.name == name)
 }
 
+/// All tables.
+pub fn tables() -> impl Iterator<Item = &'static CStr> {
+    // The last ones have no layout: they are read and written by SQL alone.
+    TABLES.iter().map(|layout| layout.name).chain([c"identity", c"owner", c"sweep"])
+}
+
 /// The order of the index of this name.
 pub fn of_index(name: &CStr) -> Option<&'static Order> {
     INDEXES.iter().find(|order| order.name == name)

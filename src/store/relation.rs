@@ -28,8 +28,8 @@ pub type Attributes = Rc<[i16]>;
 pub struct Opened {
     pub relation: pg_sys::Relation,
     pub attributes: Attributes,
-    /// To write a row runs code of the table's owner: a trigger, a constraint, a default, an expression
-    /// of an index.
+    /// To write a row runs code of the table's owner: a trigger, a constraint, a default, an index's
+    /// expression, predicate or operators.
     pub runs_code: bool,
 }
 
@@ -130,8 +130,13 @@ unsafe fn runs_code(relation: pg_sys::Relation, columns: usize) -> bool {
         let computes = |index: pg_sys::Oid| {
             let index = pg_sys::index_open(index, READ);
             let (row, none) = ((*index).rd_indextuple, std::ptr::null_mut());
-            let is_null = |number: u32| pg_sys::heap_attisnull(row, number as i32, none);
-            let computes = !is_null(pg_sys::Anum_pg_index_indexprs);
+            let has = |number: u32| !pg_sys::heap_attisnull(row, number as i32, none);
+            let form = &*(*index).rd_index;
+            let families =
+                std::slice::from_raw_parts((*index).rd_opfamily, form.indnkeyatts as usize);
+            let computes = has(pg_sys::Anum_pg_index_indexprs)
+                || tests_more_than_null(index)
+                || families.iter().any(|family| family.to_u32() >= pg_sys::FirstNormalObjectId);
             pg_sys::index_close(index, KEEP);
             computes
         };
@@ -140,6 +145,21 @@ unsafe fn runs_code(relation: pg_sys::Relation, columns: usize) -> bool {
             || is_checked
             || described(relation).len() > columns
             || indexes.iter_oid().any(computes)
+    }
+}
+
+/// Whether the predicate of an index asks more than whether columns are NULL, as those of ours do.
+///
+/// # Safety
+/// The index is open.
+unsafe fn tests_more_than_null(index: pg_sys::Relation) -> bool {
+    // SAFETY: a list of nodes, in the current memory context.
+    unsafe {
+        let tests = PgList::<pg_sys::Node>::from_pg(pg_sys::RelationGetIndexPredicate(index));
+        !tests.iter_ptr().all(|test| {
+            pgrx::is_a(test, pg_sys::NodeTag::T_NullTest)
+                && pgrx::is_a((*test.cast::<pg_sys::NullTest>()).arg.cast(), pg_sys::NodeTag::T_Var)
+        })
     }
 }
 

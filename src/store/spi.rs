@@ -118,8 +118,9 @@ impl Statement {
 /// (sub)transaction back.
 pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     refuse_under_binary_upgrade()?;
-    let _guard = Guard::act_as(catalogue::owner());
+    // Put back last: what a trigger has set is put back by the guard, to what was pinned.
     let _plans = PinnedPlans::pin();
+    let _guard = Guard::act_as(catalogue::owner());
     let _ballast = Ballast::hold()?;
     // SAFETY: connect and finish are paired on the way that returns; an ERROR ends the connection
     // with the transaction, so a Result error, which is about to be raised, need not.
