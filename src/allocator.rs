@@ -18,12 +18,9 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{RefCell, UnsafeCell};
-use std::ffi::{c_char, c_int};
 use std::hint::{black_box, spin_loop};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-use pgrx::pg_sys;
 
 use crate::ballast;
 use crate::error::{Code, Error, Result};
@@ -214,18 +211,26 @@ fn otherwise(layout: Layout) -> *mut u8 {
     place
 }
 
-unsafe extern "C-unwind" {
-    fn errstart(elevel: c_int, domain: *const c_char) -> bool;
-    fn errcode(sqlerrcode: c_int) -> c_int;
-    fn errmsg_internal(format: *const c_char, ...) -> c_int;
-    fn errfinish(file: *const c_char, line: c_int, function: *const c_char);
+/// The program that runs the tests is no backend, and has none of PostgreSQL's functions.
+#[cfg(test)]
+fn end_session() -> ! {
+    std::process::abort()
 }
 
 /// FATAL does not come back here, and does not unwind: PostgreSQL cleans up and exits.
+#[cfg(not(test))]
 fn end_session() -> ! {
+    use std::ffi::{c_char, c_int};
+
+    unsafe extern "C-unwind" {
+        fn errstart(elevel: c_int, domain: *const c_char) -> bool;
+        fn errcode(sqlerrcode: c_int) -> c_int;
+        fn errmsg_internal(format: *const c_char, ...) -> c_int;
+        fn errfinish(file: *const c_char, line: c_int, function: *const c_char);
+    }
     // SAFETY: what ereport(FATAL) is made of; the texts are static.
     unsafe {
-        if errstart(pg_sys::FATAL as c_int, ptr::null()) {
+        if errstart(pgrx::pg_sys::FATAL as c_int, ptr::null()) {
             errcode(Code::OutOfMemory.packed());
             errmsg_internal(c"out of memory in queen_mq".as_ptr());
         }

@@ -172,6 +172,7 @@ fn queen_kv_list(
 /// Reasons: `exists` (expect 0), `absent` and `version` (expect a version). Errors: 22023, QN010.
 ///
 /// Source: API.md, Key/value markers; fine print 13.
+#[allow(clippy::too_many_arguments)]
 #[pg_extern]
 fn queen_kv_put(
     call: Call,

@@ -247,7 +247,10 @@ fn worker() -> pg_sys::LOCKTAG {
     const WORKER: u64 = 1 << 32;
     // SAFETY: a plain global of the backend.
     let database = u64::from(unsafe { pg_sys::MyDatabaseId }.to_u32());
-    tag(pg_sys::DatabaseRelationId, WORKER | database)
+    let mut tag = tag(pg_sys::DatabaseRelationId, WORKER | database);
+    // A lock of this method stays when a transaction of the worker fails, and goes with its process.
+    tag.locktag_lockmethodid = pg_sys::USER_LOCKMETHOD as u8;
+    tag
 }
 
 /// Be the worker of this database for as long as the session lasts. False if there is one.

@@ -29,6 +29,8 @@ log_min_messages = warning
 /// removed when it goes out of scope.
 pub struct Cluster {
     directory: PathBuf,
+    /// What the server has in its environment, beside the usual.
+    environment: &'static [(&'static str, &'static str)],
 }
 
 impl Cluster {
@@ -39,17 +41,29 @@ impl Cluster {
 
     /// The same, with further settings.
     pub fn start_with(more: &str) -> Result<Self> {
-        let cluster = Self::init_with(more)?;
+        Self::start_in(&[], more)
+    }
+
+    /// The same, with variables in the server's environment.
+    pub fn start_in(
+        environment: &'static [(&'static str, &'static str)],
+        more: &str,
+    ) -> Result<Self> {
+        let cluster = Self::init_in(environment, more)?;
         cluster.start()?;
         Ok(cluster)
     }
 
     /// Made with initdb, and not started.
     pub fn init_with(more: &str) -> Result<Self> {
+        Self::init_in(&[], more)
+    }
+
+    fn init_in(environment: &'static [(&'static str, &'static str)], more: &str) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // Short: the path of a socket may have 107 bytes.
         let name = format!("queen-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let cluster = Self { directory: env::temp_dir().join(name) };
+        let cluster = Self { directory: env::temp_dir().join(name), environment };
         fs::create_dir(&cluster.directory)
             .with_context(|| format!("creating {}", cluster.directory.display()))?;
         run(tool("initdb")?.arg("-D").arg(cluster.data()).args([
@@ -91,7 +105,8 @@ impl Cluster {
             .args(["start", "-w", "-s", "-t", "60", "-o", options, "-D"])
             .arg(self.data())
             .arg("-l")
-            .arg(self.log()))
+            .arg(self.log())
+            .envs(self.environment.iter().copied()))
         .with_context(|| fs::read_to_string(self.log()).unwrap_or_default())
     }
 
@@ -130,7 +145,7 @@ impl Cluster {
     pub fn standby(&self) -> Result<Self> {
         let directory = self.directory.with_extension("standby");
         fs::create_dir(&directory)?;
-        let standby = Self { directory };
+        let standby = Self { directory, environment: self.environment };
         run(tool("pg_basebackup")?
             .args(["-R", "-c", "fast", "--no-sync", "-U", "postgres", "-h"])
             .arg(&self.directory)
@@ -157,8 +172,13 @@ impl Cluster {
 
     /// Dump a database into a file of the custom format.
     pub fn dump(&self, database: &str, file: &Path) -> Result<()> {
+        self.dump_as("postgres", database, file)
+    }
+
+    /// The same, by a role.
+    pub fn dump_as(&self, role: &str, database: &str, file: &Path) -> Result<()> {
         run(tool("pg_dump")?
-            .args(["-Fc", "-U", "postgres", "-d", database, "-h"])
+            .args(["-Fc", "-U", role, "-d", database, "-h"])
             .arg(&self.directory)
             .arg("-f")
             .arg(file))
@@ -166,14 +186,20 @@ impl Cluster {
 
     /// Restore such a file into an empty database.
     pub fn restore(&self, database: &str, file: &Path) -> Result<()> {
-        self.restore_with(&[], database, file)
+        self.restore_as("postgres", database, file)
+    }
+
+    /// The same, by a role.
+    pub fn restore_as(&self, role: &str, database: &str, file: &Path) -> Result<()> {
+        self.restore_with(&["-U", role], database, file)
     }
 
     /// The same, with further options of pg_restore.
     pub fn restore_with(&self, options: &[&str], database: &str, file: &Path) -> Result<()> {
         run(tool("pg_restore")?
+            .args(["--exit-on-error", "-U", "postgres"])
             .args(options)
-            .args(["--exit-on-error", "-U", "postgres", "-d", database, "-h"])
+            .args(["-d", database, "-h"])
             .arg(&self.directory)
             .arg(file))
     }

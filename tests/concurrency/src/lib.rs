@@ -13,6 +13,7 @@
 //! - `QUEEN_TEST_KEEP`: keep databases and clusters, to look into them.
 
 pub mod cluster;
+pub mod containment;
 pub mod db;
 pub mod expect;
 pub mod memory;

@@ -1,0 +1,256 @@
+//! Every public function and view with one valid call.
+
+/// A call, after what [`super::Stage::prepare`] has made ready for it. Placeholders: `{q}` is the
+/// queue, with the messages `a`, `b` and `c` in partition `p` and the groups `g` (that has taken
+/// nothing) and `holder`; `{lease}` is its lease of `a` (message id `{message}`) and `b`; `{dead}` is a
+/// dead letter; the queue has a timer `timer`, and in the namespace `n` is a marker `{q}`, whose
+/// version is `{version}`. Literals alone: nothing in it depends on a search_path but the name itself.
+pub struct Call {
+    pub name: &'static str,
+    /// What stands behind FROM, or a statement that begins with CALL.
+    pub sql: &'static str,
+    /// A table of the extension that it reads or writes.
+    pub table: &'static str,
+    /// Whether it writes.
+    pub writes: bool,
+    /// What another session does meanwhile.
+    pub rival: Rival,
+}
+
+/// What another transaction writes that the call has to do with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Rival {
+    /// There is nothing that could hold it up, or that makes it fail.
+    None,
+    /// The call waits for the end of a transaction that did this. Where that commits, the call goes
+    /// by it, also in REPEATABLE READ.
+    Holds(&'static str),
+    /// The same; and in REPEATABLE READ the call is 40001 where that commits after the snapshot.
+    Conflicts(&'static str),
+}
+
+impl Rival {
+    /// The one whose open transaction the call waits for.
+    pub fn holds(self) -> Option<&'static str> {
+        match self {
+            Self::Holds(sql) | Self::Conflicts(sql) => Some(sql),
+            Self::None => None,
+        }
+    }
+
+    /// The one behind which the call fails in REPEATABLE READ.
+    pub fn conflicts(self) -> Option<&'static str> {
+        match self {
+            Self::Conflicts(sql) => Some(sql),
+            Self::None | Self::Holds(_) => None,
+        }
+    }
+}
+
+const fn writes(name: &'static str, table: &'static str, sql: &'static str, rival: Rival) -> Call {
+    Call { name, sql, table, writes: true, rival }
+}
+
+const fn reads(name: &'static str, table: &'static str, sql: &'static str) -> Call {
+    Call { name, sql, table, writes: false, rival: Rival::None }
+}
+
+const PUT: &str = "SELECT queen_kv_put('n', '{q}', '7', forever => true)";
+const ACK: &str = "SELECT queen_ack('{lease}', '{{message}}')";
+const TWIN: &str = "SELECT queen_push('{q}', '1', 'p', 'twin')";
+const SCHEDULE: &str = "SELECT queen_schedule('{q}', 'timer', '7', delay => '2 hours')";
+const REPLAY: &str = "SELECT queen_dead_letter_replay({dead})";
+
+use Rival::{Conflicts, Holds};
+
+/// Every function of the reference, each kind of operation of a bundle, and every view.
+pub const CALLS: &[Call] = &[
+    writes("queen_push", "segment", "queen_push('{q}', '1', 'p', 'twin')", Conflicts(TWIN)),
+    writes(
+        "queen_push of a new queue",
+        "queue",
+        "queen_push('{q} new', '1')",
+        Holds("SELECT queen_push('{q} new', '2')"),
+    ),
+    writes(
+        "queen_push with a delay",
+        "timer",
+        "queen_push('{q}', '1', 'p', 'late', delay => '1 hour')",
+        Conflicts("SELECT queen_push('{q}', '2', 'p', 'late', delay => '1 hour')"),
+    ),
+    writes(
+        "queen_push_batch",
+        "admission",
+        "queen_push_batch('{q}', '{1,2}', 'p', '{x,twin}')",
+        Conflicts(TWIN),
+    ),
+    writes(
+        "queen_push_items",
+        "segment",
+        r#"queen_push_items('[{"queue": "{q} more", "payload": 1},
+            {"queue": "{q}", "payload": 1, "partition": "p", "transactionId": "twin"}]')"#,
+        Conflicts(TWIN),
+    ),
+    writes("queen_pop", "progress", "queen_pop('{q}', 'g', batch => 3)", Rival::None),
+    writes(
+        "queen_pop of a new group",
+        "consumer_group",
+        "queen_pop('{q}', 'young', subscription_mode => 'all')",
+        Rival::None,
+    ),
+    writes("queen_pop, auto_ack", "cursor", "queen_pop('{q}', 'g', auto_ack => true)", Rival::None),
+    writes("queen_ack", "progress", "queen_ack('{lease}', '{{message}}')", Conflicts(ACK)),
+    writes(
+        "queen_ack, failed",
+        "dead_letter",
+        "queen_ack('{lease}', '{{message}}', 'failed', 'because')",
+        Conflicts(ACK),
+    ),
+    writes(
+        "queen_settle",
+        "progress",
+        r#"queen_settle('{lease}', '[{"messageId": {message}, "status": "completed"},
+            {"transactionId": "b", "status": "dead_letter", "error": "bad"}]')"#,
+        Conflicts(ACK),
+    ),
+    writes("queen_extend", "progress", "queen_extend('{lease}', '1 hour')", Conflicts(ACK)),
+    writes(
+        "queen_subscribe",
+        "consumer_group",
+        "queen_subscribe('{q}', 'young', 'all')",
+        Holds("SELECT queen_subscribe('{q}', 'young', 'all')"),
+    ),
+    writes("queen_unsubscribe", "consumer_group", "queen_unsubscribe('{q}', 'holder')", Holds(ACK)),
+    writes("queen_seek", "cursor", "queen_seek('{q}', 'holder', 'end')", Holds(ACK)),
+    writes(
+        "queen_configure",
+        "queue",
+        "queen_configure('{q}', retry_limit => 7)",
+        Conflicts("SELECT queen_configure('{q}', retry_limit => 8)"),
+    ),
+    writes("queen_purge", "segment", "queen_purge('{q}')", Holds(ACK)),
+    writes("queen_delete_queue", "consumer_group", "queen_delete_queue('{q}')", Holds(ACK)),
+    writes(
+        "queen_schedule",
+        "timer",
+        "queen_schedule('{q}', 'timer', '1', delay => '1 hour')",
+        Conflicts(SCHEDULE),
+    ),
+    writes("queen_cancel", "timer", "queen_cancel('{q}', 'timer')", Conflicts(SCHEDULE)),
+    writes(
+        "queen_dead_letter_replay",
+        "dead_letter",
+        "queen_dead_letter_replay({dead})",
+        Conflicts(REPLAY),
+    ),
+    writes(
+        "queen_dead_letter_purge",
+        "dead_letter",
+        "queen_dead_letter_purge('{q}')",
+        Conflicts(REPLAY),
+    ),
+    writes(
+        "queen_kv_put",
+        "marker",
+        "queen_kv_put('n', '{q}', '2', ttl => '1 hour')",
+        Conflicts(PUT),
+    ),
+    writes(
+        "queen_kv_put_if_absent",
+        "marker",
+        "queen_kv_put_if_absent('n', '{q} new', '2', ttl => '1 hour')",
+        Conflicts("SELECT queen_kv_put('n', '{q} new', '3', forever => true)"),
+    ),
+    writes("queen_kv_delete", "marker", "queen_kv_delete('n', '{q}')", Conflicts(PUT)),
+    writes(
+        "queen_kv_incr",
+        "marker",
+        "queen_kv_incr('n', '{q}', 1, forever => true)",
+        Conflicts(PUT),
+    ),
+    writes("queen_kv_check", "marker", "queen_kv_check('n', '{q}', {version})", Conflicts(PUT)),
+    writes(
+        "queen_tx_commit, ack",
+        "progress",
+        r#"queen_tx_commit('[{"type": "ack", "leaseId": "{lease}", "messageId": {message}}]')"#,
+        Conflicts(ACK),
+    ),
+    writes(
+        "queen_tx_commit, push",
+        "segment",
+        r#"queen_tx_commit('[{"type": "push", "queue": "{q}", "payload": 1, "partition": "p",
+            "transactionId": "twin"}]')"#,
+        Conflicts(TWIN),
+    ),
+    writes(
+        "queen_tx_commit, put",
+        "marker",
+        r#"queen_tx_commit(kv => '[{"op": "put", "ns": "n", "key": "{q}", "value": 3, "forever": true}]')"#,
+        Conflicts(PUT),
+    ),
+    writes(
+        "queen_tx_commit, incr",
+        "marker",
+        r#"queen_tx_commit(kv => '[{"op": "incr", "ns": "n", "key": "{q}", "forever": true}]')"#,
+        Conflicts(PUT),
+    ),
+    writes(
+        "queen_tx_commit, delete",
+        "marker",
+        r#"queen_tx_commit(kv => '[{"op": "delete", "ns": "n", "key": "{q}"}]')"#,
+        Conflicts(PUT),
+    ),
+    writes(
+        "queen_tx_commit, putIfAbsent",
+        "marker",
+        r#"queen_tx_commit(kv => '[{"op": "putIfAbsent", "ns": "n", "key": "{q} new", "value": 3,
+            "ttlSeconds": 60}]')"#,
+        Conflicts("SELECT queen_kv_put('n', '{q} new', '3', forever => true)"),
+    ),
+    writes(
+        "queen_tx_commit, schedule",
+        "timer",
+        r#"queen_tx_commit(timers => '[{"op": "schedule", "queue": "{q}", "timerKey": "timer",
+            "payload": 1, "delayMs": 3600000}]')"#,
+        Conflicts(SCHEDULE),
+    ),
+    writes(
+        "queen_tx_commit, cancel",
+        "timer",
+        r#"queen_tx_commit(timers => '[{"op": "cancel", "queue": "{q}", "timerKey": "timer"}]')"#,
+        Conflicts(SCHEDULE),
+    ),
+    writes(
+        "queen_tx_commit, everything",
+        "dead_letter",
+        r#"queen_tx_commit(
+            '[{"type": "push", "queue": "{q}", "payload": 1, "partition": "p", "transactionId": "new"},
+              {"type": "ack", "leaseId": "{lease}", "transactionId": "a"},
+              {"type": "ack", "leaseId": "{lease}", "transactionId": "b", "status": "failed"}]',
+            '[{"op": "put", "ns": "n", "key": "{q} 2", "value": 3, "forever": true},
+              {"op": "check", "ns": "n", "key": "{q} 3", "expect": 0},
+              {"op": "get", "ns": "n", "key": "{q}"},
+              {"op": "getMany", "ns": "n", "keys": ["{q}", "{q} 2"]}]',
+            '[{"op": "schedule", "queue": "{q}", "timerKey": "timer", "payload": 1, "delayMs": 1}]',
+            '{{lease}}')"#,
+        Conflicts(ACK),
+    ),
+    writes("queen_sweep", "admission", "queen_sweep(200)", Rival::None),
+    writes(
+        "queen_wait",
+        "consumer_group",
+        "CALL queen_wait('{q} quiet', 'young', '20 s')",
+        Rival::None,
+    ),
+    reads("queen_kv_get", "marker", "queen_kv_get('n', '{q}')"),
+    reads("queen_kv_get_many", "marker", "queen_kv_get_many('n', '{{q},none}')"),
+    reads("queen_kv_list", "marker", "queen_kv_list('n')"),
+    reads("queen_metrics", "progress", "queen_metrics()"),
+    reads("queen_prometheus", "tally", "queen_prometheus()"),
+    reads("queen_queues", "queue", "queen_queues"),
+    reads("queen_groups", "progress", "queen_groups"),
+    reads("queen_leases", "progress", "queen_leases"),
+    reads("queen_messages", "segment", "queen_messages"),
+    reads("queen_dead_letters", "dead_letter", "queen_dead_letters"),
+    reads("queen_timers", "timer", "queen_timers"),
+];

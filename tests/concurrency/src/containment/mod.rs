@@ -1,0 +1,302 @@
+//! What the containment tests share: a stage on which a call of an ordinary role is made to fail,
+//! and what has to be as it was afterwards.
+
+mod attempt;
+mod calls;
+pub mod plants;
+pub mod town;
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tokio_postgres::config::Config;
+
+use attempt::{Attempt, calm, judge, refused};
+pub use attempt::{is_plain, statement};
+pub use calls::{CALLS, Call, Rival};
+
+use crate::cluster::Cluster;
+use crate::{Session, TestDb, eventually};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// Settings of the clusters of these tests: nothing here is about durability.
+pub const SETTINGS: &str = "fsync = off\nlog_line_prefix = '%m [%p] '";
+
+/// What a session sees of itself: its roles and every setting.
+const SCAFFOLD: &str = r"
+CREATE TABLE public.effects (what text);
+CREATE TABLE public.caught (state text, detail text, facts text[]);
+GRANT ALL ON public.effects, public.caught TO app;
+CREATE FUNCTION public.facts() RETURNS text[] LANGUAGE sql VOLATILE AS $$
+    SELECT pg_catalog.array_agg(fact ORDER BY fact)
+    FROM (SELECT name || ' = ' || coalesce(setting, 'NULL') AS fact FROM pg_catalog.pg_settings
+          UNION ALL SELECT 'current_user = ' || current_user
+          UNION ALL SELECT 'session_user = ' || session_user
+          UNION ALL SELECT 'role = ' || pg_catalog.current_setting('role')
+          UNION ALL SELECT 'schemas = ' || pg_catalog.current_schemas(true)::text) AS facts
+$$;";
+
+/// What makes a call ready.
+pub const PREPARE: &str = r"
+CREATE FUNCTION public.prepare(q text, OUT lease uuid, OUT message bigint, OUT dead bigint, OUT version bigint)
+LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
+BEGIN
+    PERFORM queen_configure(q, retry_limit => 0);
+    PERFORM queen_push(q, '0', 'graveyard');
+    SELECT p.lease_id INTO lease FROM queen_pop(q, 'holder', subscription_mode => 'all') p;
+    PERFORM queen_ack(lease, status => 'dead_letter', error => 'dead');
+    SELECT d.dead_letter_id INTO dead FROM queen_dead_letters d WHERE d.queue = q;
+    PERFORM queen_push_batch(q, ARRAY['1', '2', '3']::jsonb[], 'p', ARRAY['a', 'b', 'c']);
+    PERFORM queen_subscribe(q, 'g', 'all');
+    SELECT p.lease_id, p.message_id INTO lease, message FROM queen_pop(q, 'holder', batch => 2) p
+        ORDER BY p.message_id LIMIT 1;
+    PERFORM queen_schedule(q, 'timer', '1', delay => '3 hours');
+    SELECT k.version INTO version FROM queen_kv_put('n', q, '1', forever => true) k;
+END
+$$;";
+
+/// Everything that the extension offers, for a role.
+pub const GRANTS: &str = r"
+DO $$
+DECLARE o record;
+BEGIN
+    FOR o IN SELECT classid, objid FROM pg_depend WHERE refclassid = 'pg_extension'::regclass
+        AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'queen_mq') AND deptype = 'e'
+    LOOP
+        IF o.classid = 'pg_proc'::regclass THEN
+            EXECUTE format('GRANT EXECUTE ON ROUTINE %s TO app', o.objid::regprocedure);
+        ELSIF EXISTS (SELECT FROM pg_class WHERE oid = o.objid AND relkind = 'v') THEN
+            EXECUTE format('GRANT SELECT ON %s TO app', o.objid::regclass);
+        END IF;
+    END LOOP;
+END $$;";
+
+/// How an application calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// A statement by itself.
+    Autocommit,
+    /// In a block of PL/pgSQL that handles the error.
+    Handler,
+    /// Behind a savepoint, which is rolled back to.
+    Savepoint,
+}
+
+pub const MODES: [Mode; 3] = [Mode::Autocommit, Mode::Handler, Mode::Savepoint];
+
+impl Call {
+    /// `queen_wait` ends transactions, and so works outside of them alone.
+    pub fn works_in(&self, mode: Mode) -> bool {
+        mode == Mode::Autocommit || !self.sql.starts_with("CALL")
+    }
+}
+
+/// How a call is made to fail.
+#[derive(Clone, Default)]
+pub struct Failure {
+    /// The SQLSTATE to come.
+    pub state: &'static str,
+    /// Settings of the transaction or, in autocommit, of the session.
+    pub settings: &'static [(&'static str, &'static str)],
+    /// Within the block or behind the savepoint, before the call; in autocommit its settings do.
+    pub in_block: &'static str,
+    /// What the holder has done when the call is made.
+    pub obstacle: String,
+    pub interrupt: Interrupt,
+    /// In a handler: the call may also have nothing to do with the obstacle, and succeed.
+    pub may_succeed: bool,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum Interrupt {
+    /// It fails by itself.
+    #[default]
+    None,
+    /// The holder commits before the call.
+    Before,
+    /// The holder commits while the call waits for it.
+    Commit,
+    /// A function of the administrator's, of the process id.
+    Call(&'static str),
+}
+
+/// A queue that is ready for a call.
+pub struct Ready {
+    queue: String,
+    lease: String,
+    message: String,
+    dead: String,
+    version: String,
+}
+
+impl Ready {
+    /// A queue of this name, with what [`PREPARE`] makes ready.
+    pub async fn prepare(session: &Session, queue: &str) -> Result<Self> {
+        let sql = "SELECT lease::text, message::text, dead::text, version::text \
+                   FROM public.prepare($1)";
+        let row = session.row(sql, &[&queue]).await?;
+        Ok(Self {
+            queue: queue.to_owned(),
+            lease: row.get(0),
+            message: row.get(1),
+            dead: row.get(2),
+            version: row.get(3),
+        })
+    }
+
+    /// With what this queue has in place of the placeholders.
+    pub fn fill(&self, sql: &str) -> String {
+        sql.replace("{q}", &self.queue)
+            .replace("{lease}", &self.lease)
+            .replace("{message}", &self.message)
+            .replace("{dead}", &self.dead)
+            .replace("{version}", &self.version)
+    }
+}
+
+/// A database with the extension, an administrator, a session that holds what others wait for, and
+/// an ordinary role `app` with every right that the extension's owner can give.
+pub struct Stage {
+    // Before the database is dropped.
+    pub admin: Session,
+    pub holder: Session,
+    pub db: TestDb,
+    pub cluster: Cluster,
+    number: Cell<u32>,
+}
+
+impl Stage {
+    pub async fn set_up(cluster: Cluster) -> Result<Self> {
+        let db = TestDb::create(&cluster.config()).await?;
+        let [admin, holder] = db.sessions().await?;
+        // It is rolled back whether or not it is in a transaction.
+        holder.run("SET log_min_messages = error").await?;
+        admin.run("CREATE ROLE app LOGIN").await?;
+        admin.run(SCAFFOLD).await?;
+        admin.run(PREPARE).await?;
+        admin.run(GRANTS).await?;
+        Ok(Self { admin, holder, db, cluster, number: Cell::new(0) })
+    }
+
+    pub fn as_role(&self, role: &str) -> Config {
+        let mut config = self.db.config().clone();
+        config.user(role);
+        config
+    }
+
+    /// A session of the ordinary role, with settings of its own that must outlast every error.
+    pub async fn app(&self) -> Result<Session> {
+        let app = Session::open(&self.as_role("app")).await?;
+        // What its first use adds to the settings is there before.
+        app.run("DO $$ BEGIN END $$; SELECT * FROM queen_kv_get('n', 'k')").await?;
+        calm(&app).await?;
+        Ok(app)
+    }
+
+    /// A queue, ready for any of the calls.
+    pub async fn prepare(&self) -> Result<Ready> {
+        self.number.set(self.number.get() + 1);
+        Ready::prepare(&self.admin, &format!("q{}", self.number.get())).await
+    }
+
+    /// Wait until a backend waits: for a lock, or for a message.
+    pub async fn waits(&self, pid: i32) -> Result<()> {
+        let sql = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND state = 'active'
+                   AND wait_event_type IN ('Lock', 'Extension', 'IPC', 'Timeout'))";
+        eventually("wait of the call", SOON, async || {
+            Ok(self.admin.row(sql, &[&pid]).await?.get::<_, bool>(0).then_some(()))
+        })
+        .await
+    }
+
+    /// Nothing is held by a backend between its transactions: no lock, no snapshot.
+    pub async fn holds_nothing(&self, pid: i32) -> Result<()> {
+        let sql = "SELECT coalesce(string_agg(concat_ws(' ', locktype, relation::regclass, mode), ', '), '')
+                   FROM pg_locks WHERE pid = $1";
+        let held: String = self.admin.row(sql, &[&pid]).await?.get(0);
+        ensure!(held.is_empty(), "locks are left: {held}");
+        let sql = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND
+                   (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL))";
+        ensure!(!self.admin.row(sql, &[&pid]).await?.get::<_, bool>(0), "a snapshot is left");
+        Ok(())
+    }
+
+    /// Make a call fail, and see that it was as a statement of PostgreSQL's own would have been.
+    pub async fn fails(
+        &self,
+        app: &Session,
+        call: &Call,
+        ready: &Ready,
+        mode: Mode,
+        failure: &Failure,
+    ) -> Result<()> {
+        self.admin.run("TRUNCATE public.effects, public.caught").await?;
+        let attempt = Attempt { stage: self, app, sql: ready.fill(call.sql), failure };
+        let done = match mode {
+            Mode::Autocommit => attempt.autocommit().await.map(|()| true),
+            Mode::Handler => attempt.handler().await,
+            Mode::Savepoint => attempt.savepoint().await.map(|()| true),
+        };
+        // Whichever step it was.
+        self.holder.run("ROLLBACK").await?;
+        let has_failed = done?;
+        self.holds_nothing(app.pid()).await?;
+        if mode != Mode::Autocommit && has_failed {
+            let effects = self.effects().await?;
+            ensure!(effects == "after, before", "what is stored: {effects}");
+        }
+        Ok(())
+    }
+
+    async fn effects(&self) -> Result<String> {
+        let sql = "SELECT coalesce(string_agg(what, ', ' ORDER BY what), '') FROM public.effects";
+        Ok(self.admin.row(sql, &[]).await?.get(0))
+    }
+
+    /// Let a backend be terminated within a call, and see that nothing is left of it.
+    pub async fn dies(
+        &self,
+        call: &Call,
+        ready: &Ready,
+        mode: Mode,
+        failure: &Failure,
+    ) -> Result<()> {
+        self.admin.run("TRUNCATE public.effects, public.caught").await?;
+        let app = &self.app().await?;
+        let attempt = Attempt { stage: self, app, sql: ready.fill(call.sql), failure };
+        if mode != Mode::Autocommit {
+            attempt.begin().await?;
+        }
+        let sql = match mode {
+            Mode::Handler => attempt.block(),
+            Mode::Autocommit | Mode::Savepoint => statement(&attempt.sql),
+        };
+        if mode == Mode::Savepoint {
+            app.run("SAVEPOINT s; INSERT INTO public.effects VALUES ('in the block')").await?;
+        }
+        let raised = refused(attempt.run(&sql).await?)?;
+        judge(&raised, failure)?;
+        let gone = "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $1";
+        eventually("end of the backend", SOON, async || {
+            Ok(self.admin.row(gone, &[&app.pid()]).await?.get::<_, bool>(0).then_some(()))
+        })
+        .await?;
+        self.holds_nothing(app.pid()).await?;
+        let effects = self.effects().await?;
+        ensure!(effects.is_empty(), "what is stored: {effects}");
+        Ok(())
+    }
+
+    /// The log of the server tells nothing that it should not.
+    pub fn logs_nothing_bad(&self) -> Result<()> {
+        let logged = self.cluster.logged()?;
+        let bad: Vec<&str> =
+            logged.lines().filter(|line| BAD.iter().any(|word| line.contains(word))).collect();
+        ensure!(bad.is_empty(), "{} bad lines: {:#?}", bad.len(), &bad[..bad.len().min(10)]);
+        Ok(())
+    }
+}
+
+const BAD: [&str; 6] = ["WARNING:", "PANIC:", "terminated by signal", "backtrace", "TRAP:", "pgrx"];
