@@ -134,7 +134,10 @@ async fn survives_pg_upgrade(options: &[&str]) -> Result<()> {
 
     let new = Cluster::init_with(BUSY)?;
     old.upgrade_into(&new, options)?;
-    assert_eq!(old.next_xid()?, next);
+    // Whose files were linked is not to be started again, and says nothing any more.
+    if options.is_empty() {
+        assert_eq!(old.next_xid()?, next);
+    }
     new.start()?;
     let mut config = new.config();
     config.dbname(db.name());
