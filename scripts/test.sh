@@ -147,7 +147,6 @@ test_concurrency() {
 leftovers() {
   local table rows
   psql "$1" -At -c "SELECT oid::regclass FROM pg_class WHERE relname IN ('charges', 'deliveries', 'checks')"
-  # What the installation says about itself is there from CREATE EXTENSION on.
   for table in $(psql "$1" -At -c "SELECT relname FROM pg_class
       WHERE relnamespace = 'queen_mq'::regnamespace AND relkind = 'r'
       AND relname NOT IN ('identity', 'installation', 'owner', 'sweep')"); do

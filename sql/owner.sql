@@ -6,6 +6,9 @@
 CREATE TABLE queen_mq.owner (
     role_name text COLLATE "C" NOT NULL
 );
+-- No key: a dump must not collide with the row that is here. And a publication for all tables is not to
+-- forbid what changes it.
+ALTER TABLE queen_mq.owner REPLICA IDENTITY FULL;
 COMMENT ON TABLE queen_mq.owner IS 'The role that owns the extension, for dumps; the sweep keeps it true';
 INSERT INTO queen_mq.owner
 SELECT pg_catalog.pg_get_userbyid(e.extowner)

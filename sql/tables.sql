@@ -47,6 +47,8 @@ CREATE TABLE queen_mq.identity (
     -- Leases given before this moment came with a dump and count as expired.
     restored_at timestamptz
 );
+-- And a publication for all tables is not to forbid what changes them.
+ALTER TABLE queen_mq.identity REPLICA IDENTITY FULL;
 COMMENT ON TABLE queen_mq.identity IS 'What was added to the transaction ids that are stored, and by which installation';
 INSERT INTO queen_mq.identity SELECT id, 0, NULL FROM queen_mq.installation;
 

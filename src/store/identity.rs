@@ -85,8 +85,8 @@ static END_LEASES: [Statement; 2] = [
     ),
 ];
 
-/// Queues that a session remembers to have checked.
-const CHECKED: usize = 1024;
+/// Queues that a session remembers to have checked. Many: the worker looks at all of them again and again.
+const CHECKED: usize = 1 << 16;
 
 thread_local! {
     /// This installation's number, with the count of changes before it was read.

@@ -269,7 +269,15 @@ static ALL: Statement =
     Statement::new(concat!("SELECT ", columns!(), " FROM queen_mq.queue ORDER BY name"), &[]);
 
 pub fn all(under: &Under) -> Result<Vec<Queue>> {
-    ALL.read(&[], under).map(|row| adopted(read(&row), under)).collect()
+    // What the first row of another installation leads to holds for all of them.
+    let mut foreign = None;
+    let rows = ALL.read(&[], under).map(|row| {
+        let (identity, queue) = read(&row);
+        let queue = adopted((identity.or(foreign), queue), under)?;
+        foreign = foreign.or(identity.is_none().then_some(queue.identity));
+        Ok(queue)
+    });
+    rows.collect()
 }
 
 static DELETE: Statement =

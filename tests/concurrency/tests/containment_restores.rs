@@ -143,6 +143,39 @@ async fn a_dump_restored_into_its_own_cluster_gives_no_lease_to_two() -> Result<
     goes_on(&target.session().await?, &held).await
 }
 
+/// The rows alone, into an extension that is installed: first of one database, and when these have been
+/// taken up, of another.
+#[tokio::test(flavor = "multi_thread")]
+async fn dumps_loaded_one_after_the_other_are_both_consumed() -> Result<()> {
+    let cluster = Cluster::start_new()?;
+    let sources =
+        [TestDb::create(&cluster.config()).await?, TestDb::create(&cluster.config()).await?];
+    let [one, two] = &sources;
+    let held = live(&one.session().await?).await?;
+    let other = two.session().await?;
+    // Its ids are others, as far as they are keys.
+    let apart = "SELECT max(setval(oid, 1000000)) FROM pg_class WHERE relkind = 'S' \
+                 AND relnamespace = 'queen_mq'::regnamespace";
+    other.run(apart).await?;
+    PushBatch::new("r", (1..=5).map(n).collect()).run(&other).await?;
+    let of_r = Pop::new("r").group("g").mode("all").batch(3);
+    complete(&other, &of_r.run(&other).await?).await?;
+    for source in &sources {
+        cluster.dump(source.name(), &cluster.file(source.name()))?;
+    }
+    let target = TestDb::create(&cluster.config()).await?;
+    let session = &target.session().await?;
+    cluster.restore_with(&["--data-only"], target.name(), &cluster.file(one.name()))?;
+    goes_on(session, &held).await?;
+    cluster.restore_with(&["--data-only"], target.name(), &cluster.file(two.name()))?;
+    Push::new("r", n(6)).run(session).await?;
+    assert_eq!(numbers(&drain(session, &of_r, 3, SOON).await?), [4, 5, 6]);
+    Push::new("q", n(40)).run(session).await?;
+    assert_eq!(numbers(&drain(session, &pop(), 1, SOON).await?), [40]);
+    assert_eq!(session.count("SELECT count(*) FROM queen_mq.identity").await?, 1);
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn many_sessions_at_once_adopt_a_restored_dump_once() -> Result<()> {
     let Restored { cluster: _cluster, target, .. } = Restored::new().await?;

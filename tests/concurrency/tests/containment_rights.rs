@@ -61,8 +61,6 @@ async fn a_role_can_do_what_was_granted_to_it_and_no_more() -> Result<()> {
                     .with_context(|| format!("{role}: {sql}"))?;
             }
         }
-        let internal = session.run("SELECT queen_mq.look('q', 'g')").await;
-        internal.fails_with("42501").with_context(|| format!("look by {role}"))?;
     }
     assert_eq!(town.rights().await?, rights);
     Ok(())
