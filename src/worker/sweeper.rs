@@ -173,8 +173,7 @@ fn in_transaction<T>(what: &str, body: impl FnOnce() -> Result<T>) -> Option<T> 
             Some(value)
         }))
         .catch_others(|error| {
-            sqlstate::forget();
-            tell(what, &error);
+            tell(what, &error, sqlstate::forget());
             None
         });
         let committed = error_context::restored(|| commit.execute());
@@ -185,11 +184,12 @@ fn in_transaction<T>(what: &str, body: impl FnOnce() -> Result<T>) -> Option<T> 
     }
 }
 
-fn tell(what: &str, error: &CaughtError) {
+/// `own`: the SQLSTATE of an error that is ours.
+fn tell(what: &str, error: &CaughtError, own: Option<PgSqlErrorCode>) {
     let (CaughtError::PostgresError(report)
     | CaughtError::ErrorReport(report)
     | CaughtError::RustPanic { ereport: report, .. }) = error;
-    match report.sql_error_code() {
+    match own.unwrap_or(report.sql_error_code()) {
         // Somebody is at it: the next round will do it.
         PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE
         | PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE
