@@ -1,6 +1,6 @@
 //! Every error a user can meet, and how it leaves: SQLSTATE, message, DETAIL, HINT.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -40,6 +40,8 @@ pub enum Code {
     FeatureNotSupported,
     /// 25006
     ReadOnly,
+    /// 23502
+    NotNullViolation,
     /// 40001
     SerializationFailure,
     /// 53200
@@ -66,6 +68,7 @@ impl Code {
             Code::ObjectNotInPrerequisiteState => b"55000",
             Code::FeatureNotSupported => b"0A000",
             Code::ReadOnly => b"25006",
+            Code::NotNullViolation => b"23502",
             Code::SerializationFailure => b"40001",
             Code::OutOfMemory => b"53200",
             Code::Internal => b"XX000",
@@ -141,6 +144,17 @@ impl Error {
             .hint("Create the extension again.")
     }
 
+    /// 23502, in the words of PostgreSQL.
+    pub fn null_in(table: &CStr, column: &CStr) -> Self {
+        let (table, column) = (table.to_string_lossy(), column.to_string_lossy());
+        let what = format!(
+            "null value in column \"{column}\" of relation \"{table}\" violates not-null constraint"
+        );
+        Self::new(Code::NotNullViolation, what)
+            .detail("queen_mq writes no value there.")
+            .hint("Put back what was changed by hand in schema queen_mq.")
+    }
+
     /// 40001: somebody changed what this transaction's snapshot still shows as it was.
     pub fn conflict(what: &str) -> Self {
         Self::new(Code::SerializationFailure, "could not serialize access due to concurrent update")
@@ -182,11 +196,9 @@ impl Error {
             ballast::drop_ballast();
         }
         sqlstate::leave_with(self.code.packed());
-        let mut report = ErrorReport::new(
-            PgSqlErrorCode::ERRCODE_EXTERNAL_ROUTINE_EXCEPTION,
-            self.message,
-            "queen_mq",
-        );
+        // Those of our own become XX000 here, and are set when the error is thrown.
+        let code = PgSqlErrorCode::from(self.code.packed());
+        let mut report = ErrorReport::new(code, self.message, "queen_mq");
         if let Some(detail) = self.detail {
             report = report.set_detail(detail);
         }

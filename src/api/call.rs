@@ -2,7 +2,6 @@
 //! one of SQL's. To make one is to check that the function may run here at all.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::ffi::CStr;
 
 use pgrx::callconv::{Arg, ArgAbi};
@@ -14,6 +13,7 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 use super::signatures::{SIGNATURES, Signature};
 use crate::ballast::Ballast;
 use crate::error::{Code, Error, OrRaise, Result};
+use crate::pg::address_map::AddressMap;
 use crate::store::spi;
 use crate::worker;
 
@@ -134,7 +134,7 @@ fn refuse_encoding() -> Result<()> {
 
 thread_local! {
     /// Functions that are declared as the library expects it, by their OIDs.
-    static CHECKED: RefCell<HashMap<u32, &'static Signature>> = RefCell::default();
+    static CHECKED: RefCell<AddressMap<u32, &'static Signature>> = RefCell::default();
     static IS_LISTENING: Cell<bool> = const { Cell::new(false) };
 }
 

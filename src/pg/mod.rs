@@ -1,5 +1,6 @@
 //! PostgreSQL, and nothing of ours: another extension could use these modules as they are.
 
+pub mod address_map;
 pub mod backtrace;
 pub mod error_context;
 pub mod guard;

@@ -7,7 +7,6 @@
 //! before that is not believed any more.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::ffi::{CStr, c_char};
 use std::hash::Hash;
 
@@ -16,6 +15,7 @@ use pgrx::pg_sys;
 use super::spi::{Under, one_snapshot_per_transaction};
 use crate::error::{Error, Result};
 use crate::memory::Memory;
+use crate::pg::address_map::AddressMap;
 
 const SCHEMA: &CStr = c"queen_mq";
 /// The relation in whose name changes are announced: one that is hardly ever opened, so that nobody has
@@ -24,7 +24,7 @@ const ANNOUNCES: &CStr = c"identity";
 
 thread_local! {
     /// By the address of the name: with the count of changes before it was looked up.
-    static OIDS: RefCell<HashMap<*const c_char, (u64, pg_sys::Oid)>> = RefCell::default();
+    static OIDS: RefCell<AddressMap<*const c_char, (u64, pg_sys::Oid)>> = RefCell::default();
     /// Changes that the session has heard of: of any relation, and of what is announced.
     static CHANGES: Cell<u64> = const { Cell::new(0) };
     static IS_LISTENING: Cell<bool> = const { Cell::new(false) };

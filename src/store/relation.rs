@@ -7,7 +7,6 @@
 //! What was found is remembered until a change of some relation is heard of.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ffi::{CStr, c_char};
 use std::rc::Rc;
 
@@ -15,6 +14,7 @@ use pgrx::{PgList, pg_sys};
 
 use super::{catalogue, layout};
 use crate::error::Error;
+use crate::pg::address_map::AddressMap;
 
 pub const READ: i32 = pg_sys::AccessShareLock as i32;
 pub const WRITE: i32 = pg_sys::RowExclusiveLock as i32;
@@ -36,9 +36,9 @@ pub struct Opened {
 thread_local! {
     /// By the address of a table's name: the count of changes before it was looked at, and what was
     /// found.
-    static TABLES: RefCell<HashMap<*const c_char, (u64, Attributes, bool)>> = RefCell::default();
+    static TABLES: RefCell<AddressMap<*const c_char, (u64, Attributes, bool)>> = RefCell::default();
     /// Indexes that have been looked at, and found in order.
-    static INDEXES: RefCell<HashMap<*const c_char, u64>> = RefCell::default();
+    static INDEXES: RefCell<AddressMap<*const c_char, u64>> = RefCell::default();
 }
 
 /// Open a table. It may have gone since it was found by its name.
@@ -136,6 +136,7 @@ unsafe fn runs_code(relation: pg_sys::Relation, columns: usize) -> bool {
             computes
         };
         !(*relation).trigdesc.is_null()
+            || (*(*relation).rd_rel).relispartition
             || is_checked
             || described(relation).len() > columns
             || indexes.iter_oid().any(computes)

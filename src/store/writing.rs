@@ -175,7 +175,9 @@ impl Writing {
             let context = pg_sys::MemoryContextSwitchTo((*state).es_query_cxt);
             (*state).es_snapshot = pg_sys::GetActiveSnapshot();
             (*state).es_output_cid = pg_sys::GetCurrentCommandId(true);
-            init_range_table(state, table.relation);
+            if table.runs_code {
+                init_range_table(state, table.relation);
+            }
             let target: *mut pg_sys::ResultRelInfo =
                 pg_sys::palloc0(size_of::<pg_sys::ResultRelInfo>()).cast();
             pg_sys::InitResultRelInfo(target, table.relation, 1, ptr::null_mut(), 0);
@@ -309,6 +311,11 @@ impl Writing {
         let (state, target, relation) = (self.state, self.target, self.table.relation);
         // SAFETY: as in `insert`.
         unsafe {
+            // A range table is needed to tell of a constraint, and not to ask for values.
+            if !self.table.runs_code {
+                self.need_values(slot);
+                return;
+            }
             if let Some(constraints) = (*(*relation).rd_att).constr.as_ref() {
                 if constraints.has_generated_stored {
                     compute_generated(target, state, slot);
@@ -317,6 +324,21 @@ impl Writing {
             }
             if (*(*relation).rd_rel).relispartition {
                 pg_sys::ExecPartitionCheck(target, slot, state, true);
+            }
+        }
+    }
+
+    /// What ExecConstraints does where there are no constraints but NOT NULL.
+    ///
+    /// # Safety
+    /// The slot holds a row for the table.
+    unsafe fn need_values(&self, slot: *mut pg_sys::TupleTableSlot) {
+        // SAFETY: a slot has a flag for each column of its table.
+        unsafe {
+            for (at, column) in relation::described(self.table.relation).iter().enumerate() {
+                if column.attnotnull && *(*slot).tts_isnull.add(at) {
+                    Error::null_in(self.name, CStr::from_ptr(column.attname.data.as_ptr())).raise();
+                }
             }
         }
     }
