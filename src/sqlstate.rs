@@ -37,11 +37,9 @@ pub fn leave_with(code: c_int) {
     push();
 }
 
-/// An error was caught in Rust and will not leave: the next one has a code of its own. Gives back the
-/// code that it would have left with, if it is one that the report itself does not tell.
-pub fn forget() -> Option<PgSqlErrorCode> {
-    let code = LEAVING.replace(0);
-    (code != 0).then(|| PgSqlErrorCode::from(code))
+/// An error of ours was caught in Rust and will not leave: the next one has a code of its own.
+pub fn forget() {
+    LEAVING.set(0);
 }
 
 /// Run `body`; an ERROR in it goes on with the SQLSTATE that it was thrown with.

@@ -173,7 +173,8 @@ fn in_transaction<T>(what: &str, body: impl FnOnce() -> Result<T>) -> Option<T> 
             Some(value)
         }))
         .catch_others(|error| {
-            tell(what, &error, sqlstate::forget());
+            sqlstate::forget();
+            tell(what, &error);
             None
         });
         let committed = error_context::restored(|| commit.execute());
@@ -184,12 +185,11 @@ fn in_transaction<T>(what: &str, body: impl FnOnce() -> Result<T>) -> Option<T> 
     }
 }
 
-/// `own`: the SQLSTATE of an error that is ours.
-fn tell(what: &str, error: &CaughtError, own: Option<PgSqlErrorCode>) {
+fn tell(what: &str, error: &CaughtError) {
     let (CaughtError::PostgresError(report)
     | CaughtError::ErrorReport(report)
     | CaughtError::RustPanic { ereport: report, .. }) = error;
-    match own.unwrap_or(report.sql_error_code()) {
+    match report.sql_error_code() {
         // Somebody is at it: the next round will do it.
         PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE
         | PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE
