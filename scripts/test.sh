@@ -148,7 +148,8 @@ leftovers() {
   local table rows
   psql "$1" -At -c "SELECT oid::regclass FROM pg_class WHERE relname IN ('charges', 'deliveries', 'checks')"
   for table in $(psql "$1" -At -c "SELECT relname FROM pg_class
-      WHERE relnamespace = 'queen_mq'::regnamespace AND relkind = 'r' AND relname NOT IN ('identity', 'installation', 'owner', 'sweep')"); do
+      WHERE relnamespace = 'queen_mq'::regnamespace AND relkind = 'r'
+      AND relname NOT IN ('identity', 'installation', 'owner', 'sweep')"); do
     rows=$(psql "$1" -At -c "SELECT count(*) FROM queen_mq.$table")
     [ "$rows" = 0 ] || echo "$rows rows in $table"
   done

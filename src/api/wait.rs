@@ -118,7 +118,7 @@ pub unsafe extern "C-unwind" fn queen_wait(fcinfo: pg_sys::FunctionCallInfo) -> 
         pg_sys::get_call_result_type(fcinfo, std::ptr::null_mut(), &mut shape);
         let shape = pg_sys::BlessTupleDesc(shape);
         let (mut value, mut is_null) = (pg_sys::Datum::from(is_ready), false);
-        let row = pg_sys::heap_form_tuple(shape, &mut value, &mut is_null);
+        let row = pg_sys::heap_form_tuple(shape, &raw mut value, &raw mut is_null);
         pg_sys::HeapTupleHeaderGetDatum((*row).t_data)
     }
 }

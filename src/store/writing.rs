@@ -1,8 +1,9 @@
 //! Inserts and deletes of rows, with what the executor does around them.
 //!
 //! They are statements to what hangs on the table: triggers of rows and of statements fire,
-//! generated columns are computed, constraints are checked (deferred ones at the commit). Columns
-//! that are not ours get their defaults. A table without triggers pays for none of them.
+//! generated columns are computed, constraints are checked. What would wait for the commit, PostgreSQL
+//! refuses (42501): it would run outside of the owner's restricted operation. Columns that are not ours
+//! get their defaults. A table without triggers pays for none of them.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;

@@ -32,13 +32,13 @@ const LITTLE: &str = "
 /// cursor or the namespace that the calls are about. They have been dealt with, or are not due.
 const BULK: &str = "
     CREATE TEMP TABLE it ON COMMIT DROP AS
-        SELECT q.id AS q, u.id AS u, g.id AS g, h.id AS h, c.id AS c, q.system_identifier AS system
+        SELECT q.id AS q, u.id AS u, g.id AS g, h.id AS h, c.id AS c, q.installation
         FROM queen_mq.queue q, queen_mq.queue u, queen_mq.consumer_group g, queen_mq.consumer_group h,
              queen_mq.cursor c
         WHERE q.name = 'q' AND u.name = 'u' AND (g.queue, h.queue) = ('q', 'u')
           AND (c.group_id, c.partition) = (g.id, 'p');
-    INSERT INTO queen_mq.queue (name, created_at, system_identifier, xid_offset)
-        SELECT 'queue ' || i, now(), system, 0 FROM it, generate_series(1, $MANY) AS i;
+    INSERT INTO queen_mq.queue (name, created_at, installation, xid_offset)
+        SELECT 'queue ' || i, now(), installation, 0 FROM it, generate_series(1, $MANY) AS i;
     INSERT INTO queen_mq.consumer_group (queue, name, registered_at, start, initial, baseline)
         SELECT 'many', 'group ' || i, now(), start, 0, 0
         FROM it, queen_mq.consumer_group AS c, generate_series(1, $MANY) AS i WHERE c.id = g;

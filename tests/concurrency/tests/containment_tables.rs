@@ -47,16 +47,35 @@ const WRITERS: [Writer; 16] = [
     writer("tally", PUSHED, "PERFORM queen_purge('q')"),
 ];
 
-/// All rows of all tables, and what they hold.
-const CONTENTS: &str = "SELECT string_agg(t || coalesce(
-         (xpath('//row/rows/text()', query_to_xml(format(
-             'SELECT md5(string_agg(r::text, '','' ORDER BY r::text)) AS rows FROM queen_mq.%I r', t),
-             true, true, '')))[1]::text, ''), ',' ORDER BY t)
-     FROM unnest(ARRAY['queue', 'segment', 'admission', 'consumer_group', 'cursor', 'progress',
-         'discovery', 'lease_set', 'claim', 'receipt', 'dead_letter', 'timer', 'marker', 'tally']) t";
+/// Tables of messages and markers.
+const TABLES: [&str; 14] = [
+    "queue",
+    "segment",
+    "admission",
+    "consumer_group",
+    "cursor",
+    "progress",
+    "discovery",
+    "lease_set",
+    "claim",
+    "receipt",
+    "dead_letter",
+    "timer",
+    "marker",
+    "tally",
+];
 
+/// What these tables hold, to be compared.
 async fn contents(session: &Session) -> Result<String> {
-    Ok(session.query_one(CONTENTS, &[]).await?.get(0))
+    let hash = |table| {
+        format!(
+            "SELECT '{table} ' || coalesce(md5(string_agg(r::text, ',' ORDER BY r::text)), '')
+             FROM queen_mq.{table} AS r"
+        )
+    };
+    let hashes = TABLES.map(hash).join(" UNION ALL ");
+    let all = format!("SELECT string_agg(held, ',' ORDER BY held) FROM ({hashes}) AS t (held)");
+    Ok(session.query_one(&all, &[]).await?.get(0))
 }
 
 async fn started(session: &Session) -> Result<String> {
