@@ -122,7 +122,7 @@ test_layer() {
 }
 
 # as_layer COMMAND...: as the user of the server, except where sudo makes the change.
-as_layer() { if [ $server_mode = runuser ]; then "$@"; else as_server "$@"; fi; }
+as_layer() { if [ "$server_mode" = runuser ]; then "$@"; else as_server "$@"; fi; }
 
 test_sql() {
   all_golden sql tests/sql tests/expected .sql \

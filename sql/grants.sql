@@ -36,13 +36,13 @@ BEGIN
           AND (d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
                OR d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass
                -- A sequence of a column goes with its table.
-               OR c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'v', 'S']::"char"[])
+               OR c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'v', 'S']::pg_catalog."char"[])
                   AND NOT EXISTS (
                       SELECT FROM pg_catalog.pg_depend o
                       WHERE o.classid OPERATOR(pg_catalog.=) d.classid
                         AND o.objid OPERATOR(pg_catalog.=) d.objid
                         AND o.refclassid OPERATOR(pg_catalog.=) d.classid
-                        AND o.deptype OPERATOR(pg_catalog.=) ANY (ARRAY['a', 'i']::"char"[])))
+                        AND o.deptype OPERATOR(pg_catalog.=) ANY (ARRAY['a', 'i']::pg_catalog."char"[])))
     LOOP
         EXECUTE pg_catalog.format('ALTER %s %s OWNER TO %I', member.kind, member.name, owner);
         IF member.kind OPERATOR(pg_catalog.=) 'ROUTINE' THEN

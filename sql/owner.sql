@@ -14,7 +14,8 @@ INSERT INTO queen_mq.owner
 SELECT pg_catalog.pg_get_userbyid(e.extowner)
 FROM pg_catalog.pg_extension e WHERE e.extname OPERATOR(pg_catalog.=) 'queen_mq';
 
-CREATE FUNCTION queen_mq.grant_to_former_owner() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION queen_mq.grant_to_former_owner() RETURNS trigger LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     member pg_catalog.record;
 BEGIN
@@ -47,7 +48,7 @@ BEGIN
           AND d.deptype OPERATOR(pg_catalog.=) 'e'
           AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
           AND (d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
-               OR c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'v', 'S']::"char"[]))
+               OR c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'v', 'S']::pg_catalog."char"[]))
     LOOP
         EXECUTE pg_catalog.format('GRANT %s TO %I WITH GRANT OPTION', member.what, NEW.role_name);
     END LOOP;

@@ -83,7 +83,8 @@ async fn misowned(admin: &Session, owner: &str) -> Result<Vec<String>> {
         UNION ALL SELECT concat_ws(' ', 'extension belongs to', extowner::regrole) FROM pg_extension
             WHERE extname = 'queen_mq' AND extowner <> $1::text::regrole
         UNION ALL SELECT concat_ws(' ', oid::regprocedure, 'is SECURITY DEFINER, or has settings', proconfig) FROM pg_proc
-            WHERE (prosecdef OR proconfig IS NOT NULL) AND oid IN (SELECT objid FROM member)
+            WHERE (prosecdef OR proconfig IS NOT NULL AND prorettype <> 'trigger'::regtype)
+              AND oid IN (SELECT objid FROM member)
         UNION ALL SELECT concat_ws(' ', oid::regprocedure, 'is for PUBLIC') FROM pg_proc
             WHERE oid IN (SELECT objid FROM member) AND (proacl IS NULL
                 OR EXISTS (SELECT FROM aclexplode(proacl) WHERE grantee = 0))
