@@ -176,7 +176,10 @@ async fn an_error_at_a_commit_of_a_wait_keeps_its_sqlstate() -> Result<()> {
     .await?;
     let failed = boss.run("CALL public.waits()").await;
     assert_eq!(failed.as_ref().err().and_then(sqlstate), Some("P9X99"));
-    tokio::time::timeout(Duration::from_secs(10), boss.run("CALL public.queen_wait('q', NULL, '0')"))
-        .await??;
+    tokio::time::timeout(
+        Duration::from_secs(10),
+        boss.run("CALL public.queen_wait('q', NULL, '0')"),
+    )
+    .await??;
     Ok(())
 }
