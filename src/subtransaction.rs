@@ -25,6 +25,20 @@ pub fn all_or_nothing<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E>
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
+/// Run `body` in a subtransaction: kept if it succeeds and `is_worth` it, undone otherwise, with all
+/// locks that were taken in it.
+pub fn kept_if<T, E>(
+    is_worth: impl FnOnce(&T) -> bool,
+    body: impl FnOnce() -> Result<T, E>,
+) -> Result<T, E> {
+    let outcome = all_or_nothing(|| match body() {
+        Ok(value) if is_worth(&value) => Ok(value),
+        Ok(value) => Err(Ok(value)),
+        Err(error) => Err(Err(error)),
+    });
+    outcome.or_else(|undone| undone)
+}
+
 /// Run `body` in a subtransaction, and undo it in any case: for what it waits for.
 pub fn undone<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     match all_or_nothing(|| Err::<(), _>(body())) {

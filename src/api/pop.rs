@@ -22,6 +22,7 @@ use crate::store::group::{Group, QUEUE_MODE};
 use crate::store::lookup::{self, ForPop};
 use crate::store::queue::Queue;
 use crate::store::spi::Under;
+use crate::subtransaction::kept_if;
 use crate::taking::{Delivery, Taking, Unpacking, Wanted};
 use crate::timing;
 use crate::wait::Wait;
@@ -219,8 +220,14 @@ fn attempt_once(
     if let (Some(queue), Some(group)) = (&found.queue, &found.group) {
         let moved = timing::deliver_due(queue, found.next_timer, timing::MOVED_BY_POP)?;
         look.has_moved = moved > 0;
-        (look.deliveries, look.is_outdated) =
-            take(request, queue, group, &found.discovery, results)?;
+        let take = || take(request, queue, group, &found.discovery, results);
+        let took = match last {
+            true => take()?,
+            // Locks that were got too late are not for the time of a wait.
+            false => kept_if(|took| took.has_written, take)?,
+        };
+        look.has_moved |= took.has_written;
+        (look.deliveries, look.is_outdated) = (took.deliveries, took.is_outdated);
     }
     if look.deliveries.is_empty() && !last {
         look.next = Under::new_snapshot(|under| Ok(next_moment(&found, under)))?;
@@ -228,25 +235,36 @@ fn attempt_once(
     Ok(look)
 }
 
+/// What was taken.
+struct Took {
+    deliveries: Vec<Delivery>,
+    /// The queue or the group is not what it was any more.
+    is_outdated: bool,
+    /// Something was written that others may be waiting for, be it without a delivery.
+    has_written: bool,
+}
+
 /// Take what there is. A partition that was moved on between the snapshot and the lock is looked at
-/// again. And whether the queue or the group is not what it was any more.
+/// again.
 fn take(
     request: &Request<'_>,
     queue: &Queue,
     group: &Group,
     discovery: &(i64, Discovery),
     results: ResultContext,
-) -> Result<(Vec<Delivery>, bool)> {
+) -> Result<Took> {
+    let mut has_written = false;
     for _ in 0..MOVED_ON_LIMIT {
         let mut take = Taking::new(&request.wanted, queue, group, discovery, results);
         let moved_on = Under::new_snapshot(|under| take.run(under))?;
         let is_outdated = take.is_outdated() && !take.took_any();
+        has_written |= take.has_written();
         if take.took_any() || is_outdated || !moved_on {
-            return Ok((take.into_deliveries(), is_outdated));
+            return Ok(Took { deliveries: take.into_deliveries(), is_outdated, has_written });
         }
         pgrx::check_for_interrupts!();
     }
-    Ok((Vec::new(), false))
+    Ok(Took { deliveries: Vec::new(), is_outdated: false, has_written })
 }
 
 /// Register the group, if it is time.

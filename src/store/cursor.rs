@@ -170,6 +170,15 @@ pub fn try_create(queue: i64, group: i64, partition: &str) -> Result<Option<Loca
     if !try_read_first(queue, group) {
         return Ok(None);
     }
+    let new = try_create_read(group, partition);
+    if !matches!(new, Ok(Some(_))) {
+        give_up_reading(queue, group);
+    }
+    new
+}
+
+/// The same, where the caller has begun to read first.
+pub fn try_create_read(group: i64, partition: &str) -> Result<Option<Located>> {
     let new = insert_if_new(group, partition);
     match new.is_none() && one_snapshot_per_transaction() && exists(group, partition)? {
         true => Err(stale()),
@@ -205,9 +214,23 @@ fn fresh(id: u64, group: i64, partition: &str) -> Located {
 }
 
 /// Whether messages of the group may be taken that have nothing yet that could be locked. To the end
-/// of the transaction, nobody keeps others from it.
+/// of the transaction, nobody keeps others from it; or to [`give_up_reading`].
 pub fn try_read_first(queue: i64, group: i64) -> bool {
-    locks::first_reads(queue).try_share() && locks::first_reads_of(group).try_share()
+    if !locks::first_reads(queue).try_share() {
+        return false;
+    }
+    let has_both = locks::first_reads_of(group).try_share();
+    if !has_both {
+        locks::first_reads(queue).give_back_share();
+    }
+    has_both
+}
+
+/// Nothing has been taken after [`try_read_first`]: a pop that goes on waiting for messages is not to be
+/// waited for by those who want everything.
+pub fn give_up_reading(queue: i64, group: i64) {
+    locks::first_reads(queue).give_back_share();
+    locks::first_reads_of(group).give_back_share();
 }
 
 /// The same, waiting for whoever keeps others from it.

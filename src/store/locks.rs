@@ -124,6 +124,13 @@ impl Lock {
         self.acquire(SHARE, false);
     }
 
+    /// Give back a share that has just been taken, and that nothing has come of. One that the transaction
+    /// had before stays.
+    pub fn give_back_share(self) {
+        // SAFETY: locks are counted: this undoes the last `try_share`.
+        unsafe { pg_sys::LockRelease(&self.tag(), SHARE, false) };
+    }
+
     /// Whether nobody has the whole of it at this moment, or is waiting for it.
     pub fn is_free(self) -> bool {
         let tag = self.tag();

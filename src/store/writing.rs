@@ -362,10 +362,7 @@ impl Writing {
                 return ptr::null_mut();
             }
             let tries = arbiter != pg_sys::InvalidOid;
-            let mut arbiters = ptr::null_mut();
-            if tries {
-                arbiters = pg_sys::list_append_unique_oid(arbiters, arbiter);
-            }
+            let arbiters = if tries { self.alike(arbiter) } else { ptr::null_mut() };
             let taken: *mut bool = is_taken;
             #[cfg(feature = "pg15")]
             return pg_sys::ExecInsertIndexTuples(
@@ -375,6 +372,37 @@ impl Writing {
             return pg_sys::ExecInsertIndexTuples(
                 target, slot, state, false, tries, taken, arbiters, false,
             );
+        }
+    }
+
+    /// The unique indexes with the columns of this one: with it the one that REINDEX CONCURRENTLY is
+    /// putting in its place, or has left behind.
+    ///
+    /// # Safety
+    /// The indexes are open.
+    unsafe fn alike(&self, arbiter: pg_sys::Oid) -> *mut pg_sys::List {
+        // SAFETY: as many are open as it says; each has as many columns as it says.
+        unsafe {
+            let target = &*self.target;
+            let count = target.ri_NumIndices as usize;
+            let forms: Vec<&pg_sys::FormData_pg_index> =
+                std::slice::from_raw_parts(target.ri_IndexRelationDescs, count)
+                    .iter()
+                    .map(|index| &*(**index).rd_index)
+                    .collect();
+            let columns = |form: &pg_sys::FormData_pg_index| {
+                let first = form.indkey.values.as_ptr();
+                std::slice::from_raw_parts(first, form.indnkeyatts as usize).to_vec()
+            };
+            let Some(wanted) = forms.iter().find(|form| form.indexrelid == arbiter) else {
+                return pg_sys::list_append_unique_oid(ptr::null_mut(), arbiter);
+            };
+            let wanted = columns(wanted);
+            let is_alike =
+                |form: &&&pg_sys::FormData_pg_index| form.indisunique && columns(form) == wanted;
+            forms.iter().filter(is_alike).fold(ptr::null_mut(), |all, form| {
+                pg_sys::list_append_unique_oid(all, form.indexrelid)
+            })
         }
     }
 

@@ -79,20 +79,23 @@ impl Taking<'_> {
         if candidates.is_empty() {
             return Ok(outcome);
         }
-        // The shares stay to the end of the transaction: a seek, a purge, a change of ordering wait for what
-        // is claimed here; those that were faster are noticed below.
-        let may_take = cursor::try_read_first(self.queue.id, self.group.id)
-            && cursor::may_take(self.group.id, partition);
-        if !may_take {
+        // Once something is claimed the shares stay to the end of the transaction: a seek, a purge, a change
+        // of ordering wait for it; those that were faster are noticed below.
+        let (queue, group) = (self.queue.id, self.group.id);
+        let reads_first = cursor::try_read_first(queue, group);
+        if !reads_first || !cursor::may_take(group, partition) {
+            if reads_first {
+                cursor::give_up_reading(queue, group);
+            }
             outcome.has_rivals = true;
             candidates.into_iter().for_each(|candidate| outcome.leave(candidate));
             return Ok(outcome);
         }
         let claimed = self.insert_claims(partition, candidates, &mut outcome);
         if claimed.is_empty() {
+            cursor::give_up_reading(queue, group);
             return Ok(outcome);
         }
-        self.has_written = true;
         let messages =
             claimed.iter().map(|claiming| Span::of(claiming.candidate.message)).collect();
         let (stored, lost) = self.still_there(partition, &messages, base)?;
@@ -121,6 +124,7 @@ impl Taking<'_> {
             }
         }
         if !good.is_empty() {
+            self.has_written = true;
             self.partitions.insert(partition.to_owned());
             self.deliver(partition, &good.delivered(), &stored, given);
         }

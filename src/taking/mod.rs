@@ -241,6 +241,11 @@ impl<'a> Taking<'a> {
         self.is_outdated
     }
 
+    /// Whether something was written that is to stay.
+    pub fn has_written(&self) -> bool {
+        self.has_written
+    }
+
     pub fn took_any(&self) -> bool {
         !self.deliveries.is_empty()
     }
@@ -359,8 +364,11 @@ impl<'a> Taking<'a> {
             None if !cursor::try_read_first(self.queue.id, self.group.id) => {
                 return Ok(Tried::Locked);
             }
-            None if !self.is_current()? => return Ok(Tried::MovedOn),
-            None => match cursor::try_create(self.queue.id, self.group.id, partition)? {
+            None if !self.is_current()? => {
+                cursor::give_up_reading(self.queue.id, self.group.id);
+                return Ok(Tried::MovedOn);
+            }
+            None => match cursor::try_create_read(self.group.id, partition)? {
                 // What a sweep or a purge has removed meanwhile is in no state of this cursor. None of
                 // them does so from here on: a purge waits for the share that is held, and a sweep
                 // creates a cursor that is not there before it removes what the group has not read.
@@ -369,7 +377,10 @@ impl<'a> Taking<'a> {
                     return Ok(Tried::MovedOn);
                 }
                 Some(located) => located,
-                None => return Ok(Tried::Locked),
+                None => {
+                    cursor::give_up_reading(self.queue.id, self.group.id);
+                    return Ok(Tried::Locked);
+                }
             },
         };
         self.take(&located, pop, &mut segments, &log, under)

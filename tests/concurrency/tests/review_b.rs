@@ -1,0 +1,124 @@
+//! Pops that wait hold nothing; pops that race wait for nobody and fail for no index that is being built.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use queen_tests::{TestDb, eventually};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// Whether the session of this process has any lock of the extension's own.
+const HOLDS: &str = "SELECT count(*) FROM pg_locks WHERE pid = $1 AND locktype = 'object'";
+
+async fn a_pop_that_waits_holds_nothing(ordering: &str) -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [setup, first, waiting, watcher] = db.sessions().await?;
+    setup
+        .run(&format!(
+            "SELECT queen_configure('q', ordering => '{ordering}');
+             SELECT queen_subscribe('q', 'g', 'all');
+             SELECT queen_push('q', '1')"
+        ))
+        .await?;
+    // The first to read: the other finds something, and comes too late.
+    first.run("BEGIN; SELECT queen_pop('q', 'g')").await?;
+    let pid = waiting.pid();
+    let task = tokio::spawn(async move {
+        waiting.count("SELECT count(*) FROM queen_pop('q', 'g', wait => '8 s')").await
+    });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    first.run("COMMIT").await?;
+    eventually("hold nothing", Duration::from_secs(3), async || {
+        let held: i64 = watcher.row(HOLDS, &[&pid]).await?.get(0);
+        Ok((held == 0).then_some(()))
+    })
+    .await?;
+    let began = Instant::now();
+    watcher.run("SELECT queen_seek('q', 'g', 'end')").await?;
+    ensure!(began.elapsed() < Duration::from_secs(3), "the seek waited for a pop that waits");
+    task.await??;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_pop_that_waits_keeps_no_seek_waiting_in_an_ordered_group() -> Result<()> {
+    a_pop_that_waits_holds_nothing("partition").await
+}
+
+#[tokio::test]
+async fn a_pop_that_waits_keeps_no_seek_waiting_in_a_group_without_order() -> Result<()> {
+    a_pop_that_waits_holds_nothing("none").await
+}
+
+/// REINDEX CONCURRENTLY has a second unique index on the same key for a while, and leaves one behind when it
+/// is broken off.
+#[tokio::test]
+async fn pops_that_race_go_by_each_index_of_the_key() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let setup = db.session().await?;
+    setup
+        .run(
+            "CREATE UNIQUE INDEX left_behind ON queen_mq.claim (group_id, partition, message_id);
+             SELECT queen_configure('q', ordering => 'none');
+             SELECT queen_subscribe('q', 'g', 'all')",
+        )
+        .await?;
+    let mut tasks = Vec::new();
+    for session in db.crowd(8).await? {
+        tasks.push(tokio::spawn(async move {
+            let mut taken = 0;
+            while taken < 1 << 30 {
+                let pop = "SELECT count(*) FROM queen_pop('q', 'g', wait => '2 s') AS p,
+                                LATERAL queen_ack(p.lease_id)";
+                match session.count(pop).await? {
+                    0 => break,
+                    n => taken += n,
+                }
+            }
+            Ok::<_, anyhow::Error>(taken)
+        }));
+    }
+    for _ in 0..400 {
+        setup.run("SELECT queen_push('q', '1')").await?;
+    }
+    let mut taken = 0;
+    for task in tasks {
+        taken += tokio::time::timeout(6 * SOON, task).await???;
+    }
+    ensure!(taken == 400, "{taken} of 400 were taken");
+    Ok(())
+}
+
+/// Who comes too late to a partition has got its lock by then, and is not to keep it while it waits for the
+/// next message: nobody could settle what was taken in time.
+#[tokio::test]
+async fn a_pop_that_was_late_and_waits_keeps_no_ack_waiting() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let setup = db.session().await?;
+    setup.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
+    let until = Instant::now() + Duration::from_secs(10);
+    let mut tasks = Vec::new();
+    for session in db.crowd(16).await? {
+        tasks.push(tokio::spawn(async move {
+            let mut slowest = Duration::ZERO;
+            while Instant::now() < until {
+                let pop = "SELECT lease_id::text FROM queen_pop('q', 'g', wait => '9 s')";
+                for row in session.rows(pop, &[]).await? {
+                    let began = Instant::now();
+                    session.run(&format!("SELECT queen_ack('{}')", row.get::<_, &str>(0))).await?;
+                    slowest = slowest.max(began.elapsed());
+                }
+            }
+            Ok::<_, anyhow::Error>(slowest)
+        }));
+    }
+    while Instant::now() < until {
+        setup.run("SELECT queen_push('q', '1', partition => 'p' || (random() * 2)::int)").await?;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for task in tasks {
+        let slowest = task.await??;
+        ensure!(slowest < Duration::from_secs(3), "an ack took {slowest:?}");
+    }
+    Ok(())
+}
