@@ -65,6 +65,7 @@ unsafe impl<Row: IntoColumns> RetAbi for TableIterator<'_, Row> {
             for row in rows.0 {
                 scratch.run(|| row.put(result.setResult, result.setDesc));
                 allocator::check();
+                pgrx::check_for_interrupts!();
             }
             (*fcinfo).isnull = true;
         }
