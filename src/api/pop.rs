@@ -211,31 +211,53 @@ fn attempt_once(
     if found.queue.is_none() && !settings::auto_create() {
         return Err(Error::no_such_queue(request.queue));
     }
-    if found.group.is_none() {
-        register(request, newcomer, last, &mut found)?;
-    } else {
-        *newcomer = Newcomer::Settled;
+    let registration = match found.group {
+        Some(_) => {
+            *newcomer = Newcomer::Settled;
+            None
+        }
+        None => prepared(request, newcomer, last, &found)?,
+    };
+    let mut take = || {
+        if let Some(registration) = &registration {
+            registration.clone().write_into(&mut found, request.queue, request.group)?;
+        }
+        move_and_take(request, &found, results)
+    };
+    // Locks that were got too late, and the registration of a group that there is nothing for yet, are
+    // not for the time of a wait.
+    let took = match last {
+        true => take()?,
+        false => kept_if(|took| took.has_written, take)?,
+    };
+    if let Some(registration) = registration
+        && !(last || took.has_written)
+    {
+        found.group = None;
+        *newcomer = Newcomer::Prepared(registration);
     }
-    let mut look = Look { group: found.group.as_ref().map(|group| group.id), ..Look::default() };
-    if let (Some(queue), Some(group)) = (&found.queue, &found.group) {
-        let moved = timing::deliver_due(queue, found.next_timer, timing::MOVED_BY_POP)?;
-        look.has_moved = moved > 0;
-        let take = || take(request, queue, group, &found.discovery, results);
-        let took = match last {
-            true => take()?,
-            // Locks that were got too late are not for the time of a wait.
-            false => kept_if(|took| took.has_written, take)?,
-        };
-        look.has_moved |= took.has_written;
-        (look.deliveries, look.is_outdated) = (took.deliveries, took.is_outdated);
-    }
+    let Took { deliveries, is_outdated, has_written } = took;
+    let group = found.group.as_ref().map(|group| group.id);
+    let mut look = Look { deliveries, has_moved: has_written, is_outdated, group, next: None };
     if look.deliveries.is_empty() && !last {
         look.next = Under::new_snapshot(|under| Ok(next_moment(&found, under)))?;
     }
     Ok(look)
 }
 
+/// Move into the log what is due, and take what there is.
+fn move_and_take(request: &Request<'_>, found: &ForPop, results: ResultContext) -> Result<Took> {
+    let (Some(queue), Some(group)) = (&found.queue, &found.group) else {
+        return Ok(Took::default());
+    };
+    let moved = timing::deliver_due(queue, found.next_timer, timing::MOVED_BY_POP)?;
+    let mut took = take(request, queue, group, &found.discovery, results)?;
+    took.has_written |= moved > 0;
+    Ok(took)
+}
+
 /// What was taken.
+#[derive(Default)]
 struct Took {
     deliveries: Vec<Delivery>,
     /// The queue or the group is not what it was any more.
@@ -267,24 +289,26 @@ fn take(
     Ok(Took { deliveries: Vec::new(), is_outdated: false, has_written })
 }
 
-/// Register the group, if it is time.
-fn register(
+/// What to register the group with, if it is time.
+fn prepared(
     request: &Request<'_>,
     newcomer: &mut Newcomer,
     last: bool,
-    found: &mut ForPop,
-) -> Result<()> {
+    found: &ForPop,
+) -> Result<Option<Box<Registration>>> {
     let (queue, identity) = (found.queue.as_ref(), found.identity()?);
     let registration = match std::mem::replace(newcomer, Newcomer::Settled) {
-        Newcomer::Unknown => Registration::prepare(request.group, queue, request.mode, identity)?,
-        Newcomer::Prepared(registration) => *registration,
-        Newcomer::Settled => return Ok(()),
+        Newcomer::Unknown => {
+            Box::new(Registration::prepare(request.group, queue, request.mode, identity)?)
+        }
+        Newcomer::Prepared(registration) => registration,
+        Newcomer::Settled => return Ok(None),
     };
     if !last && !registration.has_news(queue, identity)? && !found.has_due_timer() {
-        *newcomer = Newcomer::Prepared(Box::new(registration));
-        return Ok(());
+        *newcomer = Newcomer::Prepared(registration);
+        return Ok(None);
     }
-    registration.write_into(found, request.queue, request.group)
+    Ok(Some(registration))
 }
 
 /// How often one look is taken anew because somebody was faster.

@@ -50,7 +50,7 @@ impl Mode {
 }
 
 /// A group about to be registered: what it will read was fixed when this was made.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Registration {
     at: Moment,
     start: Start,

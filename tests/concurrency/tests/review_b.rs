@@ -122,3 +122,37 @@ async fn a_pop_that_was_late_and_waits_keeps_no_ack_waiting() -> Result<()> {
     }
     Ok(())
 }
+
+/// What there is for a new group is not to be delivered yet: nothing is registered until it is.
+#[tokio::test]
+async fn a_pop_that_waits_for_a_delay_holds_no_registration() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [setup, waiting, other] = db.sessions().await?;
+    setup.run("SELECT queen_configure('q', delay => '5 s'); SELECT queen_push('q', '1')").await?;
+    let pop =
+        "SELECT count(*) FROM queen_pop('q', 'g', wait => '20 s', subscription_mode => 'all')";
+    let task = tokio::spawn(async move { waiting.count(pop).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let began = Instant::now();
+    other.run("SELECT queen_subscribe('q', 'g', 'all'); SELECT queen_purge('other')").await.ok();
+    ensure!(began.elapsed() < Duration::from_secs(2), "to subscribe took {:?}", began.elapsed());
+    ensure!(task.await?? == 1, "the message came");
+    Ok(())
+}
+
+/// The group was being registered by a transaction that is rolled back.
+#[tokio::test]
+async fn a_pop_that_waits_registers_a_group_whose_registration_was_rolled_back() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [setup, first, waiting] = db.sessions().await?;
+    setup.run("SELECT queen_push('q', '1')").await?;
+    first.run("BEGIN; SELECT queen_subscribe('q', 'g', 'all')").await?;
+    let pop =
+        "SELECT count(*) FROM queen_pop('q', 'g', wait => '20 s', subscription_mode => 'all')";
+    let task = tokio::spawn(async move { waiting.count(pop).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    first.run("ROLLBACK").await?;
+    setup.run("SELECT queen_push('q', '2')").await?;
+    ensure!(task.await?? == 1, "the message came");
+    Ok(())
+}
