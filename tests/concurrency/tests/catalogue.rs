@@ -3,12 +3,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use chrono::TimeDelta;
 use queen_tests::{Ack, Fails, Pop, PushBatch, Session, TestDb, complete, n, numbers};
 use tokio::task::JoinSet;
 use tokio_postgres::Error;
+
+const LONG: Duration = Duration::from_secs(60);
 
 fn pop() -> Pop {
     Pop::new("q").group("g").mode("all").batch(10)
@@ -56,8 +59,10 @@ async fn indexes_and_tables_are_rebuilt_while_everybody_works() -> Result<()> {
         admin.run(&format!("SELECT queen_subscribe('{queue}', 'g', 'all')")).await?;
     }
     let (mut workers, is_done) = (JoinSet::new(), Arc::new(AtomicBool::new(false)));
+    let rounds = Arc::new(AtomicUsize::new(0));
     for worker in 0..WORKERS {
         let (session, is_done) = (db.session().await?, is_done.clone());
+        let rounds = rounds.clone();
         workers.spawn(async move {
             let mut round = 0;
             while !is_done.load(Ordering::Relaxed) {
@@ -71,6 +76,7 @@ async fn indexes_and_tables_are_rebuilt_while_everybody_works() -> Result<()> {
                     assert_eq!(came.payload, n(round), "{queue}");
                     Ack::all(came.lease()?).run(&session).await?;
                 }
+                rounds.fetch_add(1, Ordering::Relaxed);
             }
             anyhow::Ok(round)
         });
@@ -87,6 +93,11 @@ async fn indexes_and_tables_are_rebuilt_while_everybody_works() -> Result<()> {
         anyhow::Ok(relations.len())
     };
     let rebuilt = rebuilding.await;
+    // A slow machine takes its time to go around so often.
+    let began = Instant::now();
+    while rounds.load(Ordering::Relaxed) < 50 * WORKERS as usize && began.elapsed() < LONG {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     is_done.store(true, Ordering::Relaxed);
     assert!(rebuilt? > 30);
     while let Some(worker) = workers.join_next().await {
