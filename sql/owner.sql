@@ -19,16 +19,28 @@ CREATE FUNCTION queen_mq.grant_to_former_owner() RETURNS trigger LANGUAGE plpgsq
 DECLARE
     member pg_catalog.record;
 BEGIN
-    -- It is the owner here, too; or there is no such role here, and nothing to be granted.
-    IF NOT EXISTS (
-        SELECT FROM pg_catalog.pg_roles r, pg_catalog.pg_extension e
-        WHERE r.rolname OPERATOR(pg_catalog.=) NEW.role_name
-          AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
-          AND e.extowner OPERATOR(pg_catalog.<>) r.oid)
+    IF EXISTS (
+        SELECT FROM pg_catalog.pg_extension e
+        WHERE e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+          AND pg_catalog.pg_get_userbyid(e.extowner)::pg_catalog.text
+              OPERATOR(pg_catalog.=) NEW.role_name)
     THEN
+        -- The role is the owner here, too: one row says so.
+        DELETE FROM queen_mq.owner o
+        WHERE o.role_name OPERATOR(pg_catalog.=) NEW.role_name
+          AND EXISTS (SELECT FROM queen_mq.owner first
+                      WHERE first.role_name OPERATOR(pg_catalog.=) o.role_name
+                        AND first.ctid OPERATOR(pg_catalog.<) o.ctid);
         RETURN NULL;
     END IF;
     DELETE FROM queen_mq.owner o WHERE o.role_name OPERATOR(pg_catalog.=) NEW.role_name;
+    IF NOT EXISTS (
+        SELECT FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) NEW.role_name)
+    THEN
+        RAISE WARNING 'role "%", which owned queen_mq where the dump was made, does not exist here', NEW.role_name
+            USING HINT = 'Grant rights on the functions and views of queen_mq to the role that takes its place.';
+        RETURN NULL;
+    END IF;
     EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA queen_mq TO %I WITH GRANT OPTION', NEW.role_name);
     FOR member IN
         SELECT CASE WHEN d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
