@@ -223,7 +223,7 @@ fn attempt_once(
         let take = || take(request, queue, group, &found.discovery, results);
         let took = match last {
             true => take()?,
-            // Locks that were got too late are not for the time of a wait.
+            // A look that finds nothing gives its locks back: a pop that waits must not hold them.
             false => kept_if(|took| took.has_written, take)?,
         };
         look.has_moved |= took.has_written;
@@ -238,9 +238,9 @@ fn attempt_once(
 /// What was taken.
 struct Took {
     deliveries: Vec<Delivery>,
-    /// The queue or the group is not what it was any more.
+    /// The queue or the group has been changed since it was looked up.
     is_outdated: bool,
-    /// Something was written that others may be waiting for, be it without a delivery.
+    /// The pop wrote something that other transactions may wait for, even if it takes no message.
     has_written: bool,
 }
 

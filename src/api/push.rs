@@ -274,7 +274,7 @@ pub fn message(
     })
 }
 
-/// What a message takes in the lists that are made of it on its way, beyond its transaction_id.
+/// Bytes of a message in the lists that a push makes of it, beyond its transaction_id.
 const ON_ITS_WAY: usize = 600;
 
 fn push_all(messages: &[Message]) -> Result<Vec<Pushed>> {

@@ -7,7 +7,7 @@
 //! | [`registration`] of a group | the call that registers it | |
 //! | [`tally`] of a queue | a call that counts for it, or removes its messages | |
 //! | [`first_reads`] of a queue | purge, delete, change of ordering | see below |
-//! | [`first_reads_of`] a group | a seek of the group, its removal | see below |
+//! | [`first_reads_of`] a group | a seek of the group | see below |
 //! | [`discovery`] of a group | the pop that looks for new messages for it | |
 //! | [`takes`] of a partition | retention, in a group without order | |
 //!
