@@ -132,7 +132,7 @@ pub trait Array: Copy {
     /// The elements; the array is fetched and decompressed first, where that is needed.
     fn open(self) -> OpenArray;
 
-    /// All elements, without a bound: for an array that the extension has written itself.
+    /// All elements, unchecked: for an array that the extension has written itself.
     fn elements(self) -> Elements {
         self.open().elements()
     }
@@ -161,7 +161,7 @@ impl OpenArray {
         }
     }
 
-    /// Where its elements are: by-reference ones in the array itself.
+    /// The elements; by-reference ones still lie in the array itself.
     pub fn elements(self) -> Elements {
         let (mut values, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
         let (oid, length, by_value, alignment) = self.element;
@@ -208,7 +208,7 @@ impl Elements {
         unsafe { (!*self.nulls.add(at)).then(|| *self.values.add(at)) }
     }
 
-    /// Each, as the type that the array has.
+    /// All elements, as Rust values of the array's element type.
     pub fn iter<T: FromDatum>(self) -> impl ExactSizeIterator<Item = Option<T>> {
         // SAFETY: T is the array's element type, by the caller.
         (0..self.count).map(move |at| self.get(at).and_then(|d| unsafe { T::from_datum(d, false) }))

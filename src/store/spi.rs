@@ -118,7 +118,7 @@ impl Statement {
 /// (sub)transaction back.
 pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     refuse_under_binary_upgrade()?;
-    // Put back last: what a trigger has set is put back by the guard, to what was pinned.
+    // Dropped last. The guard first undoes what a trigger has set, back to the pinned values.
     let _plans = PinnedPlans::pin();
     let _guard = Guard::act_as(catalogue::owner());
     let _ballast = Ballast::hold()?;

@@ -82,8 +82,9 @@ macro_rules! pass {
     };
 }
 
-/// The tables that are passed. What has lost what it belongs to goes only where a sequence has given that
-/// number out: while a dump is being loaded, rows come before what they belong to, and the sequences last.
+/// The tables that are swept. A row whose queue or cursor is gone is deleted only if a sequence has
+/// already given out that number: a dump loads such rows before those that they belong to, and sets
+/// the sequences last.
 pub static PASSES: [Pass; 6] = [
     pass!(
         "transaction_ids",
@@ -197,7 +198,8 @@ static OWNER: Statement = Statement::new(
     &[],
 );
 
-/// The name of the extension's owner, for dumps, after REASSIGN OWNED and the like.
+/// Keep the owner's name in `queen_mq.owner`, which dumps carry, true after REASSIGN OWNED and the
+/// like.
 pub fn owner() {
     OWNER.run(&[]);
 }

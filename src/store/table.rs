@@ -347,7 +347,7 @@ impl Held {
         Self(tuple.datum(column).map(copied))
     }
 
-    /// The same in the current memory context, still as it lies in the table.
+    /// A copy in the current memory context, still as it lies in the table.
     pub fn copied(self) -> Self {
         Self(self.0.map(copied))
     }
