@@ -204,7 +204,8 @@ impl Elements {
         if at >= self.count {
             return None;
         }
-        // SAFETY: both lists have `count` entries, and live as long as the context they were made in.
+        // SAFETY: both lists have `count` entries, and live as long as the context they were made
+        // in.
         unsafe { (!*self.nulls.add(at)).then(|| *self.values.add(at)) }
     }
 

@@ -158,8 +158,8 @@ struct Limit {
 impl Limit {
     fn lower_to(patience: i64) -> Self {
         let limit = (patience / 1000).clamp(1, LONGEST / 1000) as i32;
-        // SAFETY: the name and the value are NUL-terminated; the level is closed by `Drop`, which also
-        // runs when an ERROR unwinds.
+        // SAFETY: the name and the value are NUL-terminated; the level is closed by `Drop`, which
+        // also runs when an ERROR unwinds.
         unsafe {
             let before = pg_sys::LockTimeout;
             let is_lower = before <= 0 || before > limit;

@@ -200,8 +200,9 @@ impl Declared {
     /// In a transaction.
     unsafe fn read(function: pg_sys::Oid) -> Option<Self> {
         let cache = pg_sys::SysCacheIdentifier::PROCOID as i32;
-        // SAFETY: the entry is a row of pg_proc, and stays until it is given back; what is read of it
-        // is copied. The description of result columns is allocated in the current memory context.
+        // SAFETY: the entry is a row of pg_proc, and stays until it is given back; what is read of
+        // it is copied. The description of result columns is allocated in the current memory
+        // context.
         unsafe {
             let entry = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(function));
             if entry.is_null() {

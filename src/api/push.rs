@@ -185,8 +185,8 @@ fn queen_push_batch(
 }
 
 /// Append messages to several queues and partitions in one call. `items` is an array of objects
-/// `{"queue", "payload", "partition"?, "transactionId"?, "headers"?}`; up to 64 MiB of them. Otherwise
-/// as `queen_push_batch`.
+/// `{"queue", "payload", "partition"?, "transactionId"?, "headers"?}`; up to 64 MiB of them.
+/// Otherwise as `queen_push_batch`.
 #[pg_extern]
 fn queen_push_items(
     call: Call,

@@ -37,7 +37,8 @@ const LONGEST: i64 = 36_500 * DAY;
 ///
 /// Transaction: takes effect for others when the caller commits. Waits for a transaction that is
 /// changing or creating the same queue; a change of `ordering` also for those that have popped or
-/// settled, moved or removed a group, or replayed a dead letter, and not ended; meanwhile others go on.
+/// settled, moved or removed a group, or replayed a dead letter, and not ended; meanwhile others go
+/// on.
 #[allow(clippy::too_many_arguments, clippy::type_complexity)]
 #[pg_extern]
 fn queen_configure(

@@ -156,8 +156,8 @@ fn wait(call: &Call, queue: &str, group: &str, timeout: i64) -> bool {
 
 /// One look, in a transaction that is over when this returns: the next one has no snapshot yet.
 fn look_and_commit(call: &Call, queue: &str, group: &str) -> Look {
-    // SAFETY: a non-atomic SPI connection may commit. The look is over by then, and what it found are
-    // plain values.
+    // SAFETY: a non-atomic SPI connection may commit. The look is over by then, and what it found
+    // are plain values.
     unsafe {
         pg_sys::SPI_connect_ext(pg_sys::SPI_OPT_NONATOMIC as i32);
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());

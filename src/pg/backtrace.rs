@@ -2,8 +2,8 @@
 //!
 //! pgrx captures one for each error that passes through Rust, PostgreSQL's own errors included, and
 //! puts it into their DETAIL. To capture the first one of a session takes longer than many a
-//! `lock_timeout`. Whether anything is captured is the decision of the standard library: it reads the
-//! environment when it is asked for the first time, and remembers the answer for the process.
+//! `lock_timeout`. Whether anything is captured is the decision of the standard library: it reads
+//! the environment when it is asked for the first time, and remembers the answer for the process.
 
 use std::backtrace::Backtrace;
 use std::env;

@@ -70,8 +70,8 @@ pub fn pin_search_path() {
     if !matches!(PATH.get(), Path::AsItWas) {
         return;
     }
-    // SAFETY: the name and the value are NUL-terminated constants; the level is closed by the guard,
-    // or by the end of the (sub)transaction if that comes first.
+    // SAFETY: the name and the value are NUL-terminated constants; the level is closed by the
+    // guard, or by the end of the (sub)transaction if that comes first.
     unsafe {
         let level = pg_sys::NewGUCNestLevel();
         PATH.set(Path::Pinned(level));

@@ -162,8 +162,8 @@ impl Identity {
         [arg(own()), arg(signed(self.xid_offset)), restored_at.and_then(arg)]
     }
 
-    /// Whether `stored` exceeds the next transaction id. Nothing that was stored under this identity
-    /// does.
+    /// Whether `stored` exceeds the next transaction id. Nothing that was stored under this
+    /// identity does.
     pub(super) fn is_behind(self, stored: u64) -> bool {
         let exceeds = |next: u64| stored > next.saturating_add(self.xid_offset);
         exceeds(NEXT.get()) && exceeds(read_next())

@@ -179,7 +179,8 @@ impl Lock {
         if passes_by {
             return try_acquire(&tag, mode, true);
         }
-        // SAFETY: a transaction-level lock on a tag of ours; released at the end of the transaction.
+        // SAFETY: a transaction-level lock on a tag of ours; released at the end of the
+        // transaction.
         let outcome = unsafe { pg_sys::LockAcquire(&tag, mode, false, false) };
         note(outcome);
         true

@@ -55,8 +55,8 @@ unsafe extern "C-unwind" fn tell_sizes(
     has_children: bool,
     rel: *mut pg_sys::RelOptInfo,
 ) {
-    // SAFETY: the planner lends what it has just filled in. The hook before is called behind a guard,
-    // as pgrx calls PostgreSQL's own functions: an ERROR in it unwinds.
+    // SAFETY: the planner lends what it has just filled in. The hook before is called behind a
+    // guard, as pgrx calls PostgreSQL's own functions: an ERROR in it unwinds.
     unsafe {
         if let Some(before) = BEFORE.get().sizes {
             pg_sys::ffi::pg_guard_ffi_boundary(|| before(root, table, has_children, rel));

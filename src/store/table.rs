@@ -62,8 +62,8 @@ impl Columns for Tuple {
             Error::corrupt(format!("no layout has a column {column} here")).raise()
         };
         let attribute = *attribute as usize;
-        // SAFETY: the slot holds a row until the scan moves on, which outlives this borrow. The table
-        // has the attribute. After slot_getsomeattrs the values up to it are filled in.
+        // SAFETY: the slot holds a row until the scan moves on, which outlives this borrow. The
+        // table has the attribute. After slot_getsomeattrs the values up to it are filled in.
         unsafe {
             let slot = &*self.slot;
             if usize::from(slot.tts_nvalid as u16) < attribute {

@@ -282,7 +282,8 @@ impl Writing {
             return None;
         }
         // SAFETY: an expression that fits the column, evaluated as the executor evaluates one. The
-        // function is called behind a guard, as pgrx calls PostgreSQL's own: an ERROR in it unwinds.
+        // function is called behind a guard, as pgrx calls PostgreSQL's own: an ERROR in it
+        // unwinds.
         unsafe {
             let relation = self.table.relation;
             let mut default = pg_sys::build_column_default(relation, attribute.attnum.into());
