@@ -5,7 +5,6 @@
 -- kept the objects, then all that other roles can make them run, a trigger, a default or an
 -- operator, would run with its rights. With this, it runs with the rights of the role that created
 -- the extension.
--- are handed over, and run with no more rights than the role has that created the extension.
 DO $$
 DECLARE
     member pg_catalog.record;

@@ -1,6 +1,6 @@
-//! The way into every function of the extension. A function's first argument is a [`Call`], which
-//! SQL does not see. PostgreSQL's call makes it, and that checks whether the function may run here
-//! at all.
+//! The way into every function of the extension. Its first argument is a [`Call`], which SQL does
+//! not see. Making that comes before reading the other arguments, and checks whether the function
+//! may run here at all.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CStr;

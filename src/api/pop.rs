@@ -223,7 +223,8 @@ fn attempt_once(
         let take = || take(request, queue, group, &found.discovery, results);
         let took = match last {
             true => take()?,
-            // A look that finds nothing gives its locks back: a pop that waits must not hold them.
+            // A look that wrote nothing is undone with its locks: a pop that waits must not hold
+            // them.
             false => kept_if(|took| took.has_written, take)?,
         };
         look.has_moved |= took.has_written;

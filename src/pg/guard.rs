@@ -61,11 +61,12 @@ impl Drop for Guard {
     }
 }
 
-/// Resolve names in `pg_catalog` alone until the innermost guard goes out of scope. The caller
-/// needs this before it parses, plans or runs anything by name: SQL statements, and the user's own
-/// triggers and CHECK constraints, which run as the role of the guard. It needs it before a
-/// subtransaction, too: one that began before the level of settings would end that level with
-/// itself. Costs one level for each guard. Without a guard there is nothing to pin.
+/// Resolve names in `pg_catalog` (and last in `pg_temp`) until the innermost guard goes out of
+/// scope. The caller needs this before it parses, plans or runs anything by name: SQL statements,
+/// and the user's own triggers and CHECK constraints, which run as the role of the guard. It needs
+/// it before a subtransaction, too: a subtransaction that is older than the level of settings would
+/// end that level with itself. Costs one level for each guard. Without a guard there is nothing to
+/// pin.
 pub fn pin_search_path() {
     if !matches!(PATH.get(), Path::AsItWas) {
         return;

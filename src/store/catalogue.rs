@@ -126,7 +126,8 @@ pub(super) fn is_ours(relation: pg_sys::Oid) -> bool {
     }
 }
 
-/// Relations of an extension go with it, unless one of them was dropped or renamed by hand.
+/// A relation is missing because its extension was dropped, or because it was dropped or renamed by
+/// hand.
 fn refuse_missing(name: &CStr) -> ! {
     // SAFETY: as in `look_up`.
     let rest = unsafe {

@@ -277,8 +277,8 @@ pub fn may_take(group: i64, partition: &str) -> bool {
 }
 
 /// Take [`locks::takes`]: to the end of the transaction no consumer takes messages of the partition
-/// in a group without order. False if another transaction holds the lock, or this one has taken
-/// [`locks::spare`] locks already.
+/// in a group without order. False if another transaction holds the lock, or this one has no spare
+/// lock left ([`locks::has_spare`]).
 pub fn try_keep_from_taking(group: i64, partition: &str) -> bool {
     locks::takes(group, partition).try_spare()
 }

@@ -18,7 +18,7 @@ unsafe extern "C-unwind" {
 /// Fill in the generated columns of a row that is to be inserted.
 ///
 /// # Safety
-/// All belong together.
+/// All pointers belong to one open statement.
 pub unsafe fn compute_generated(
     target: *mut pg_sys::ResultRelInfo,
     state: *mut pg_sys::EState,
@@ -65,7 +65,7 @@ pub unsafe fn init_range_table(state: *mut pg_sys::EState, relation: pg_sys::Rel
 /// Fire the BEFORE ROW triggers of a DELETE; false if one of them suppresses it.
 ///
 /// # Safety
-/// All belong together.
+/// All pointers belong to one open statement.
 pub unsafe fn before_delete(
     state: *mut pg_sys::EState,
     target: *mut pg_sys::ResultRelInfo,

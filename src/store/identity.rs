@@ -209,7 +209,7 @@ enum Reason {
 }
 
 impl Reason {
-    /// Whether nothing is to be done, since another session has done it: the identity in force.
+    /// The identity in force, if another session has set it already; None if this one has to.
     fn is_gone(self) -> Result<Option<Identity>> {
         let Some(identity) = in_force() else { return Ok(None) };
         let [own, offset, _] = identity.args();

@@ -28,7 +28,7 @@ thread_local! {
     static BEFORE: Cell<Hooks> = const { Cell::new(Hooks { sizes: None, statistics: None }) };
 }
 
-/// Those that were there when the library was loaded: they go on being called.
+/// The hooks of libraries that were loaded before this one: ours call them.
 #[derive(Clone, Copy)]
 struct Hooks {
     sizes: pg_sys::get_relation_info_hook_type,
@@ -75,7 +75,7 @@ unsafe extern "C-unwind" fn tell_sizes(
     }
 }
 
-/// True: there are no others than these, which are none.
+/// True tells the planner to use the statistics in `found`, which are none, and no others.
 #[pg_guard]
 unsafe extern "C-unwind" fn tell_statistics(
     root: *mut pg_sys::PlannerInfo,

@@ -116,9 +116,9 @@ pub static PASSES: [Pass; 6] = [
         HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at < $3"
     ),
-    // Once nothing is held, or waits, in any of its partitions, and its claims are gone. Where somebody always holds something,
-    // by age: a lease lasts 12 hours, and longer only if it is extended. And once its receipts are
-    // gone.
+    // A set goes once none of its partitions holds a message or has one waiting, and its claims and
+    // receipts are gone. Where consumers always hold messages, it goes by age: a lease lasts 12
+    // hours, and longer only if it is extended.
     pass!(
         "lease_sets",
         "lease_set",

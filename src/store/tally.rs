@@ -24,8 +24,8 @@ pub fn newest(queue: i64, under: &Under) -> Result<(i64, Tally)> {
 }
 
 /// Take the `tally` lock of the queue, to count for it until the end of the transaction. False if
-/// another transaction holds it, or has counted on from `revision`; or if this transaction has
-/// taken `locks::spare` locks already.
+/// another transaction holds it, or has counted on from `revision`; or if this transaction has no
+/// spare lock left (`locks::has_spare`).
 pub fn try_lead(queue: i64, revision: i64) -> Result<bool> {
     Ok(locks::tally(queue).try_spare() && is_newest(queue, revision)?)
 }

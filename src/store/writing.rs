@@ -198,7 +198,7 @@ impl Writing {
         }
     }
 
-    /// Fire what waits for the end of the statement, and close it.
+    /// Fire the triggers that wait for the end of the statement, and close it.
     ///
     /// # Safety
     /// Once, after everything else.
