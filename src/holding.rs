@@ -12,8 +12,8 @@ use crate::store::{discovery, locks, lookup};
 /// Hold the group alone: no other transaction begins to read a partition in it, moves it or removes
 /// it. False if the group has been moved or removed in the meantime.
 ///
-/// The caller looks at cursors and claims after this. One that is new and not committed is
-/// invisible, but the transaction that creates it shares [`locks::first_reads_of`]; or, where
+/// The caller looks at cursors and claims after this. Its snapshot shows none that is not
+/// committed, but the transaction that creates one shares [`locks::first_reads_of`]; or, where
 /// retention creates a cursor, holds the group's row.
 pub fn hold_group(attempt: &Attempt, queue: &Queue, group: &Group) -> Result<bool> {
     attempt.whole(locks::first_reads_of(group.id));
@@ -45,7 +45,7 @@ pub fn forget_search(attempt: &Attempt, group: &Group) -> Result<()> {
 /// Hold the queue alone, and its groups: no other transaction begins to read a partition in it, or
 /// moves or removes a group.
 pub fn hold_queue(attempt: &Attempt, queue: &Queue) -> Result<Vec<Group>> {
-    // Before the look at claims: one that is not committed is invisible.
+    // Before the look at claims: its snapshot shows none that is not committed.
     attempt.whole(locks::first_reads(queue.id));
     let groups = Under::new_snapshot(|under| group::of_queue(&queue.name, under))?;
     hold_rows(attempt, groups.iter().map(|group| group.id).collect())?;

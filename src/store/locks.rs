@@ -16,11 +16,11 @@
 //! and sweeps only try these locks, they wait for none. [`crate::patience`] says how the other
 //! calls wait.
 //!
-//! A cursor or a claim that is not committed is invisible to every other transaction. So a
-//! transaction that creates one shares [`first_reads`] and [`first_reads_of`] to its end.
-//! Retention, which creates a cursor to keep consumers away from a partition, holds the row of the
-//! group instead. A call that has to see all cursors and claims takes one of the two locks whole,
-//! and the rows of the groups, before it looks.
+//! A seek, a purge and the like find cursors and claims by a snapshot, which shows none that are
+//! not committed. So a transaction that creates one shares [`first_reads`] and [`first_reads_of`]
+//! to its end. Retention, which creates a cursor to keep consumers away from a partition, holds the
+//! row of the group instead. A call that has to see all cursors and claims takes one of the two
+//! locks whole, and the rows of the groups, before it takes its snapshot.
 //!
 //! A lock is an object lock. Its class is the OID of a relation of ours, and a key stands in place
 //! of the object. No function or statement of SQL takes such a lock (advisory locks are of another

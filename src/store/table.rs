@@ -6,8 +6,9 @@
 //! through the functions the executor and logical replication use themselves. Everything that is
 //! not called for every message is SQL (see [`super::spi`]).
 //!
-//! Relations are opened each time: nothing of ours survives `DROP EXTENSION` or `REINDEX CONCURRENTLY`
-//! in a session. Their locks are kept to the end of the transaction, as a statement would.
+//! Relations are opened each time, and their locks kept to the end of the transaction, as by a
+//! statement. What a session has found out about them is valid until it hears of a change, by `DROP
+//! EXTENSION` or `REINDEX CONCURRENTLY` for instance (see [`super::relation`]).
 
 use std::ffi::CStr;
 use std::ops::ControlFlow;
