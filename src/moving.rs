@@ -123,8 +123,7 @@ fn revoke(queue: Option<&Queue>, located: &[Located]) {
     }
 }
 
-/// Move the group in one partition; returns 0 if there is none of this name, and None as [`seek`]
-/// does.
+/// Move the group in one partition; returns 0 if there is none of this name, None as [`seek`].
 pub fn seek_partition(
     queue: &Queue,
     group: &Group,

@@ -33,10 +33,9 @@ impl Table {
         unsafe { Inserting::begin(self) }
     }
 
-    /// Insert one row, unless its key is taken: by a row that is there, or by one whose transaction
-    /// has not ended. Never waits (except for a unique index that is not ours). Where the key is
-    /// taken, triggers see what they see of ON CONFLICT DO NOTHING: the BEFORE ROW ones have run,
-    /// the AFTER ROW ones have not.
+    /// Insert one row, unless its key is taken by a row that is there, or whose transaction has not
+    /// ended. Never waits (except for a unique index that is not ours). As for ON CONFLICT DO
+    /// NOTHING, BEFORE ROW triggers then have run, AFTER ROW triggers have not.
     pub fn try_insert(&self, key: &Index, values: &[Arg]) -> Option<Place> {
         let inserting = self.inserting();
         let arbiter = super::catalogue::oid_of(key.name);
