@@ -1,9 +1,10 @@
--- The end of every script of the extension, of those that upgrade it as well: what the script has made
--- belongs to the role that created the extension, and PUBLIC has no right to any of it.
+-- The end of every script of the extension, also of those that upgrade it. All that the script has
+-- made goes to the role that created the extension, and PUBLIC loses every right to it.
 --
--- The script of a trusted extension runs as the superuser of the cluster's creation. If its objects
--- stayed that role's, so would what others can make them run: a trigger, a default, an operator. So they
--- are handed over, and run with no more rights than the role has that created the extension.
+-- The script of a trusted extension runs as the superuser of the cluster's creation. If that role
+-- kept the objects, then all that other roles can make them run, a trigger, a default or an
+-- operator, would run with its rights. With this, it runs with the rights of the role that created
+-- the extension.
 DO $$
 DECLARE
     member pg_catalog.record;

@@ -1,13 +1,13 @@
--- A dump keeps the rights that were granted, and not whose the extension was: where another role
--- restores it, the extension is that role's. So the owner's name is dumped as data, and where it arrives
--- the role is granted what it had as the owner. From then on it has these rights by grants, which dumps
--- keep: its name goes.
+-- A dump keeps granted rights, but not the owner of the extension: if another role restores the
+-- dump, that role owns the extension. So the owner's name is dumped as data. Where the dump is
+-- restored, a trigger grants the role of that name what it could do as the owner. From then on it
+-- has these rights by grants, which dumps keep, and the trigger deletes its name here.
 
 CREATE TABLE queen_mq.owner (
     role_name text COLLATE "C" NOT NULL
 );
--- No key: a dump must not collide with the row that is here. And a publication for all tables is not to
--- forbid what changes it.
+-- No key: a dump must not collide with the row that is here. REPLICA IDENTITY FULL: a publication
+-- for all tables must not forbid changes of it.
 ALTER TABLE queen_mq.owner REPLICA IDENTITY FULL;
 COMMENT ON TABLE queen_mq.owner IS 'The role that owns the extension, for dumps; the sweep keeps it true';
 INSERT INTO queen_mq.owner

@@ -2,11 +2,11 @@
 --
 -- Names (queue, consumer group, partition) are data, compared byte by byte (COLLATE "C"), never
 -- identifiers. Transaction ids are stored as bigint: the cluster's xid8 plus the offset of
--- queen_mq.identity, so that they keep growing when a dump is restored into a database whose cluster
--- counts lower.
+-- queen_mq.identity, so that they keep growing when a dump is restored into a cluster that counts
+-- lower.
 
--- Names and payloads are UTF-8 on their way through the library: in a database of another encoding they
--- would be stored as something else, without an error.
+-- Names and payloads are UTF-8 on their way through the library. A database of another encoding
+-- would store them as other texts, without an error.
 DO $$
 BEGIN
     IF pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.<>) 'UTF8' THEN
@@ -22,11 +22,11 @@ $$;
 CREATE SCHEMA queen_mq;
 COMMENT ON SCHEMA queen_mq IS 'State of the queen_mq extension: read it, never write it';
 
--- One row: a number drawn when the extension was created in this database. pg_dump leaves the table
--- out, for it is not registered below; so the number never travels with a dump, and a database that
--- a dump is restored into has the one drawn by its own CREATE EXTENSION. A copy of the files has the
--- number of its original: a standby, a backup restored to a point in time, a clone, a database made
--- from a template, a cluster that went through pg_upgrade. There transaction ids go on as they were.
+-- One row: a number that CREATE EXTENSION draws in this database. The table is not registered for
+-- pg_dump (below), so the number never travels with a dump, and the database that a dump is
+-- restored into keeps its own. A copy of the files has the number of its original: a standby, a
+-- backup restored to a point in time, a clone, a database made from a template, a cluster that went
+-- through pg_upgrade. In these, transaction ids go on as they were.
 CREATE TABLE queen_mq.installation (
     id bigint PRIMARY KEY
 );
@@ -34,12 +34,12 @@ COMMENT ON TABLE queen_mq.installation IS 'The number of this installation, whic
 INSERT INTO queen_mq.installation
     SELECT pg_catalog.hashtextextended(pg_catalog.gen_random_uuid()::pg_catalog.text, 0);
 
--- What is added to transaction ids before they are stored, and by which installation. A dump carries
--- its row into the table of the database that it is restored into. A row of another installation
--- tells that a dump was restored; the first call after that raises the offset, so that new ids exceed
--- all that are stored, and leaves one row of its own (src/store/identity.rs). Ids that are stored and
--- exceed the next one are answered in the same way: a dump of a clone that ran ahead may bring them
--- back to its original. No key: the rows of a dump must never collide with those that are here.
+-- What is added to transaction ids before they are stored, and by which installation. A dump
+-- carries its row into the table of the database that it is restored into. A row of another
+-- installation tells that a dump was restored: the next call raises the offset, so that new ids
+-- exceed all stored ones, and replaces the rows with its own (src/store/identity.rs). It does so,
+-- too, where stored ids exceed the next one, for instance when a dump of a clone that ran ahead is
+-- restored in its original. No key: the rows of a dump must never collide with those that are here.
 CREATE TABLE queen_mq.identity (
     installation bigint NOT NULL,
     -- Stored transaction id = the cluster's own + this.
@@ -47,7 +47,7 @@ CREATE TABLE queen_mq.identity (
     -- Leases given before this moment came with a dump and count as expired.
     restored_at timestamptz
 );
--- And a publication for all tables is not to forbid what changes them.
+-- A publication for all tables must not forbid changes of it.
 ALTER TABLE queen_mq.identity REPLICA IDENTITY FULL;
 COMMENT ON TABLE queen_mq.identity IS 'What was added to the transaction ids that are stored, and by which installation';
 INSERT INTO queen_mq.identity SELECT id, 0, NULL FROM queen_mq.installation;
@@ -77,10 +77,11 @@ CREATE TABLE queen_mq.queue (
 );
 COMMENT ON TABLE queen_mq.queue IS 'Queues and the options set for them (NULL: the default)';
 
--- The log. One push writes one row for each partition it names (more if it is large), and nothing
--- updates it. A row of several messages fits into a page and is left as it is (toast_tuple_target);
--- what does not fit is one large message, compressed and cut as any large value. The id is drawn after the transaction has its xid, so a row with a smaller id than
--- a committed one belongs to a transaction that already had its xid then.
+-- The log. One push writes one row for each partition it names (more if it is large), and no
+-- statement updates it. A row of several messages fits into a page, uncompressed
+-- (toast_tuple_target). A larger row holds one large message, compressed and cut as any large
+-- value. The push draws the id after its transaction has its xid, so a row with a smaller id than a
+-- committed one belongs to a transaction that already had its xid then.
 CREATE TABLE queen_mq.segment (
     queue_id bigint NOT NULL,
     id bigint NOT NULL,
@@ -260,7 +261,7 @@ CREATE TABLE queen_mq.receipt (
     partition text COLLATE "C",
     CONSTRAINT receipt_once PRIMARY KEY (cursor_id, lease_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
--- Those of claims go with their group, by when the claims are gone.
+-- For the removal of a group: its claims may be gone by then, so their receipts name it.
 CREATE INDEX receipt_of_group ON queen_mq.receipt (group_id) WHERE group_id IS NOT NULL;
 COMMENT ON TABLE queen_mq.receipt IS 'What ended leases settled, kept for at least an hour';
 

@@ -4,15 +4,15 @@
 //! backend that aborts takes the whole server through crash recovery. PostgreSQL raises an ERROR
 //! instead, and so does this extension:
 //!
-//! - What a caller's data sizes is bounded (`api::args`), lies in PostgreSQL's memory, or is asked for
-//!   beforehand ([`ensure`], [`room`]), where a refusal is an ERROR.
-//! - What is left is small. If the system refuses it, it comes out of a reserve, and the next safe
-//!   point ([`check`]) raises 53200 out_of_memory.
-//! - An error on its way through Rust is copied by pgrx several times, also on PostgreSQL's side, where
-//!   no reserve is kept for it. So a call starts with a [`ballast::Ballast`], which is dropped when memory is
-//!   short: by the first to find out, before the error is thrown.
-//! - If the reserve does not do either, the session is ended with FATAL, as PostgreSQL ends one
-//!   whose error can't be handled. The server and all others go on.
+//! - Memory whose size depends on a caller's data is bounded (`api::args`), lies in PostgreSQL's
+//!   memory, or is asked for beforehand ([`ensure`], [`room`]), where a refusal is an ERROR.
+//! - The other requests are small. If the system refuses one, the allocator serves it from a
+//!   reserve, and the next safe point ([`check`]) raises 53200 out_of_memory.
+//! - pgrx copies an error on its way through Rust several times, also into PostgreSQL's memory,
+//!   which this reserve does not serve. So a call holds a [`ballast::Ballast`]. The code that first
+//!   notices that memory is short drops it, before the error is thrown.
+//! - If the reserve is used up as well, the session ends with FATAL, as PostgreSQL ends one whose
+//!   error it can't handle. The server and the other sessions go on.
 //!
 //! Nothing here unwinds or jumps out of an allocation.
 
@@ -28,10 +28,11 @@ use crate::error::{Code, Error, Result};
 #[global_allocator]
 static ALLOCATOR: Contained = Contained;
 
-/// Far more than is allocated between two safe points, apart from what is asked for beforehand.
-/// Pages that are never touched cost nothing (with vm.overcommit_memory = 2: their part of the limit).
+/// Bytes in the reserve: far more than is allocated between two safe points, apart from what is
+/// asked for beforehand. Pages that are never touched cost nothing (with vm.overcommit_memory = 2
+/// they count towards the limit).
 const RESERVE: usize = 4 * 1024 * 1024;
-/// What is handed out of the reserve is a multiple of this, and lies at one.
+/// Size and address of every piece of the reserve are multiples of this.
 const GRANULE: usize = 64;
 const WORDS: usize = RESERVE / GRANULE / 64;
 /// Words, of 64 granules each, that are kept for the way out of a session that is ended.
@@ -39,7 +40,7 @@ const LAST_WORDS: usize = WORDS / 16;
 
 /// The reserve has been used, or a request for more was refused, since the last safe point.
 static IS_SCARCE: AtomicBool = AtomicBool::new(false);
-/// Whoever asks can do without.
+/// The code that asks for memory can handle a refusal.
 static MAY_REFUSE: AtomicBool = AtomicBool::new(false);
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 static SPARE: Reserve = Reserve {
@@ -61,7 +62,7 @@ struct Reserve {
     granules: AtomicUsize,
 }
 
-// SAFETY: `used` is touched under the lock alone; the memory belongs to those it was given to.
+// SAFETY: `used` is touched under the lock alone; each piece of the memory belongs to its taker.
 unsafe impl Sync for Reserve {}
 
 impl Reserve {
@@ -138,8 +139,8 @@ fn first_free(used: &[u64], wanted: usize, step: usize) -> Option<usize> {
 struct Contained;
 
 // SAFETY: System's memory goes back to System and the reserve's to the reserve, told apart by their
-// addresses. A layout is given back as it was taken. Nothing unwinds: what can't be had is null for
-// those who can do without, and ends the process for the others.
+// addresses. A layout is given back as it was taken. Nothing unwinds: a request that can't be
+// served is null where `MAY_REFUSE` is set, and ends the process elsewhere.
 unsafe impl GlobalAlloc for Contained {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promises about the layout are passed on.
@@ -171,7 +172,8 @@ unsafe impl GlobalAlloc for Contained {
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller promises that `size` makes a layout; both places are as long as is copied.
+        // SAFETY: the caller promises that `size` makes a layout; both places have the bytes
+        // copied.
         unsafe {
             if !SPARE.holds(place) {
                 let moved = System.realloc(place, layout, size);
@@ -204,7 +206,7 @@ fn otherwise(layout: Layout) -> *mut u8 {
         }
     }
     let place = SPARE.take(layout);
-    // What comes on the way out and finds nothing left is beyond help.
+    // A request on the way out of the session that finds the reserve empty gets null.
     if place.is_null() && !IS_ENDING.swap(true, Ordering::Relaxed) {
         end_session();
     }
@@ -239,8 +241,8 @@ fn end_session() -> ! {
     std::process::abort()
 }
 
-/// A safe point: raise 53200 if memory was short since the last one, and is not to be had again.
-/// To be called where an ERROR may be raised: between statements, rows and messages.
+/// A safe point: raise 53200 if memory was short since the last one, and still is. Called where an
+/// ERROR may be raised: between statements, rows and messages.
 #[inline]
 pub fn check() {
     if IS_SCARCE.load(Ordering::Relaxed) {
@@ -250,7 +252,7 @@ pub fn check() {
 
 #[cold]
 fn raise_if_short() {
-    // What was allocated from the reserve and freed again has done its service.
+    // Where all pieces of the reserve have been freed again, the call has what it needs.
     let is_short = SPARE.granules.load(Ordering::Relaxed) > 0 || ballast::is_gone();
     IS_SCARCE.store(false, Ordering::Relaxed);
     if is_short {
@@ -258,7 +260,7 @@ fn raise_if_short() {
     }
 }
 
-/// Whether memory is short at this moment: not the time to remember anything.
+/// Whether memory is short at this moment, so that a cache should keep nothing new.
 pub fn is_scarce() -> bool {
     IS_SCARCE.load(Ordering::Relaxed)
 }
@@ -269,17 +271,18 @@ pub fn out_of_memory() -> Error {
         .hint("Do less in one call, or give the server more memory.")
 }
 
-/// Less than this the reserve may serve.
+/// Requests up to this size are left to the reserve.
 const SMALL: usize = 512 * 1024;
 
-/// 53200 unless so much memory can be had: before something is done of which only the size is known.
-/// Nobody else in this process comes in between, so it can be had then, too.
+/// 53200 unless the system has this much memory: for a caller that knows only the size of what it
+/// is about to allocate. A backend has one thread, so the memory is still there when the caller
+/// takes it.
 pub fn ensure(bytes: usize) -> Result<()> {
     if bytes <= SMALL {
         return Ok(());
     }
     let layout = Layout::from_size_align(bytes, 16).map_err(|_| out_of_memory())?;
-    // SAFETY: taken and given back as it is. The compiler is not to see that nothing is done with it.
+    // SAFETY: allocated and freed with one layout. `black_box`: the compiler must not elide both.
     unsafe {
         let place = black_box(System.alloc(layout));
         if place.is_null() {
@@ -290,7 +293,7 @@ pub fn ensure(bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// An empty list with room for `count`; 53200 if it can't be had.
+/// An empty list with room for `count`; 53200 if the system has no room for it.
 pub fn room<T>(count: usize) -> Result<Vec<T>> {
     let mut list = Vec::new();
     MAY_REFUSE.store(count.saturating_mul(size_of::<T>()) > SMALL, Ordering::Relaxed);
@@ -314,8 +317,8 @@ thread_local! {
     static WITH_DESTRUCTOR: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Have the C library set up what it allocates for thread-local values at their first use: where
-/// it has no memory left for that, it aborts.
+/// Make the C library allocate now what it needs for thread-local values with a destructor. At
+/// their first use it would abort if it had no memory for that.
 pub fn prepare() {
     WITH_DESTRUCTOR.with_borrow(|value| black_box(value.len()));
 }

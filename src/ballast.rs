@@ -1,5 +1,5 @@
-//! Memory that a call holds in reserve for PostgreSQL's own needs, on the way of an error: see
-//! `allocator`.
+//! Memory that a call holds in reserve for what PostgreSQL allocates while an error is on its way:
+//! see `allocator`.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::{c_int, c_void};
@@ -13,12 +13,13 @@ use crate::allocator::out_of_memory;
 use crate::error::{Code, Result};
 use crate::pg::error_context;
 
-/// What is given back to the system when memory is short: a few blocks of PostgreSQL's memory contexts,
-/// which take up to a megabyte even for a byte. Never touched, so it is address space alone.
+/// Bytes that go back to the system when memory is short: a few blocks of PostgreSQL's memory
+/// contexts, each of which may take a megabyte for a single byte. Never touched, so they are
+/// address space alone.
 const BALLAST: usize = 4 * 1024 * 1024;
 static HELD: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
-/// Held by a call of the extension while it works: whatever finds that memory is short drops it. It
+/// A call of the extension holds it while it works. The code that finds memory short drops it. It
 /// stays with the session from one call to the next.
 pub struct Ballast {
     is_watching: bool,
@@ -31,7 +32,7 @@ static mut WATCH: pg_sys::ErrorContextCallback = pg_sys::ErrorContextCallback {
 };
 
 impl Ballast {
-    /// 53200 if there is not even that.
+    /// 53200 if the system has not even this much.
     pub fn hold() -> Result<Self> {
         if HELD.load(Ordering::Relaxed).is_null() {
             // SAFETY: a layout of some size.
@@ -52,8 +53,8 @@ impl Drop for Ballast {
         if !self.is_watching {
             return;
         }
-        // SAFETY: it has been pushed. On the way of an ERROR another may lie on top of it; both go when
-        // it is caught, and what they point to is there until then.
+        // SAFETY: `new` has pushed it. While an ERROR unwinds, another callback may lie on top of
+        // it. The handler of the ERROR takes both off, and what they point to exists until then.
         unsafe { error_context::pop(&raw mut WATCH) };
     }
 }
@@ -73,12 +74,12 @@ fn ballast() -> Layout {
     Layout::new::<[u8; BALLAST]>()
 }
 
-/// Whether there is none at this moment.
+/// Whether the memory has been given back.
 pub fn is_gone() -> bool {
     HELD.load(Ordering::Relaxed).is_null()
 }
 
-/// False if it is gone already.
+/// Give the memory back to the system. False if it has been given back already.
 pub fn drop_ballast() -> bool {
     let place = HELD.swap(ptr::null_mut(), Ordering::Relaxed);
     if !place.is_null() {

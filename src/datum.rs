@@ -38,7 +38,7 @@ impl Jsonb {
         unsafe { pg_sys::toast_raw_datum_size(self.0) }
     }
 
-    /// Elements, where it is a JSON array: its header tells. None for anything else.
+    /// The number of elements of a JSON array, from its header; None for any other value.
     pub fn array_length(self) -> Option<usize> {
         const { assert!(pg_sys::JB_CMASK == 0x0fff_ffff) };
         // SAFETY: after the length word of a jsonb comes the header of its outermost container.
@@ -79,7 +79,7 @@ impl Jsonb {
     }
 }
 
-/// JSON text in PostgreSQL's memory, where not having enough is an ERROR.
+/// JSON text in PostgreSQL's memory, where a refused allocation is an ERROR.
 pub struct JsonText {
     start: *mut c_char,
     length: usize,
@@ -87,7 +87,7 @@ pub struct JsonText {
 
 impl JsonText {
     /// # Safety
-    /// A C string made by palloc, of which nobody else knows.
+    /// A C string made by palloc, which no other code frees or keeps.
     unsafe fn new(start: *mut c_char) -> Self {
         if start.is_null() {
             Error::corrupt("a jsonb value has no text").raise();
@@ -105,7 +105,8 @@ impl std::ops::Deref for JsonText {
     type Target = str;
 
     fn deref(&self) -> &str {
-        // SAFETY: so many bytes are there as long as this is, and they are UTF-8, as `new` has seen.
+        // SAFETY: the string has this many bytes while `self` lives, and `new` has seen that they
+        // are UTF-8.
         unsafe {
             let bytes = std::slice::from_raw_parts(self.start.cast::<u8>(), self.length);
             std::str::from_utf8_unchecked(bytes)
@@ -115,7 +116,7 @@ impl std::ops::Deref for JsonText {
 
 impl Drop for JsonText {
     fn drop(&mut self) {
-        // On the way of an ERROR it goes with its memory context.
+        // While an ERROR unwinds, its memory context frees it.
         if !std::thread::panicking() {
             // SAFETY: made by palloc, in a context that outlives the function's work.
             unsafe { pg_sys::pfree(self.start.cast()) };
@@ -123,21 +124,21 @@ impl Drop for JsonText {
     }
 }
 
-/// An argument that is an array, of which nothing has been looked at.
+/// An argument that is an array and has not been read yet.
 pub trait Array: Copy {
     /// Bytes of the whole array, without compression.
     fn size(self) -> usize;
 
-    /// Fetched and decompressed, where it is not in memory as it is.
+    /// The elements; the array is fetched and decompressed first, where that is needed.
     fn open(self) -> OpenArray;
 
-    /// All of it, where the extension has written it itself.
+    /// All elements, unchecked: for an array that the extension has written itself.
     fn elements(self) -> Elements {
         self.open().elements()
     }
 }
 
-/// What is known of an array's elements before any of them is touched.
+/// The shape of an array, known before any of its elements is read.
 #[derive(Clone, Copy)]
 pub struct OpenArray {
     array: *mut pg_sys::ArrayType,
@@ -160,7 +161,7 @@ impl OpenArray {
         }
     }
 
-    /// Where its elements are: by-reference ones in the array itself.
+    /// The elements; by-reference ones still lie in the array itself.
     pub fn elements(self) -> Elements {
         let (mut values, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
         let (oid, length, by_value, alignment) = self.element;
@@ -203,11 +204,12 @@ impl Elements {
         if at >= self.count {
             return None;
         }
-        // SAFETY: both lists have `count` entries, and live as long as the context they were made in.
+        // SAFETY: both lists have `count` entries, and live as long as the context they were made
+        // in.
         unsafe { (!*self.nulls.add(at)).then(|| *self.values.add(at)) }
     }
 
-    /// Each, as the type that the array has.
+    /// All elements, as Rust values of the array's element type.
     pub fn iter<T: FromDatum>(self) -> impl ExactSizeIterator<Item = Option<T>> {
         // SAFETY: T is the array's element type, by the caller.
         (0..self.count).map(move |at| self.get(at).and_then(|d| unsafe { T::from_datum(d, false) }))

@@ -162,12 +162,12 @@ impl Error {
             .hint("Roll the transaction back and run it again.")
     }
 
-    /// 0A000: what was done to a table of ours can't be honoured, and is not passed over.
+    /// 0A000: a table of ours was altered in a way that its direct reads and writes can't honour.
     pub fn unsupported(what: impl Into<String>) -> Self {
         Self::new(Code::FeatureNotSupported, what)
     }
 
-    /// 0A000: a row that was to be written to a table of ours was not.
+    /// 0A000: a statement of ours did not write a row to one of our tables.
     pub fn suppressed(table: &str) -> Self {
         Self::unsupported(format!("a trigger of table {table} has suppressed a row of queen_mq"))
             .detail(
@@ -176,7 +176,7 @@ impl Error {
             .hint("Let the trigger return the row, or raise an error of its own.")
     }
 
-    /// 55000: `what` of ours is not as the extension has made it.
+    /// 55000: `what` is not as the extension has made it.
     pub fn altered(what: impl AsRef<str>) -> Self {
         let message = format!("{} is not as queen_mq has made it", what.as_ref());
         Self::new(Code::ObjectNotInPrerequisiteState, message)
@@ -191,12 +191,13 @@ impl Error {
 
     /// Leave as a PostgreSQL ERROR.
     pub fn raise(self) -> ! {
-        // Until it is thrown it is copied several times.
+        // pgrx copies the error several times before it is thrown.
         if self.code == Code::OutOfMemory {
             ballast::drop_ballast();
         }
         sqlstate::leave_with(self.code.packed());
-        // Those of our own become XX000 here, and are set when the error is thrown.
+        // pgrx turns our own SQLSTATEs into XX000; `sqlstate` sets them again when the error is
+        // thrown.
         let code = PgSqlErrorCode::from(self.code.packed());
         let mut report = ErrorReport::new(code, self.message, "queen_mq");
         if let Some(detail) = self.detail {
@@ -210,7 +211,7 @@ impl Error {
     }
 }
 
-/// The beginning of a text: at most so many bytes, and whole characters.
+/// The beginning of a text: at most `most` bytes, in whole characters.
 pub fn cut(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
     &text[..end.unwrap_or(0)]

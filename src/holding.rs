@@ -1,5 +1,5 @@
-//! What is to be held before a group is moved by hand, or a queue is emptied or removed: in attempts, so
-//! that nobody else has to wait (see [`crate::patience`]).
+//! The locks that a call holds before it moves a group by hand, or empties or removes a queue. It
+//! takes them in attempts, so that no consumer waits for it for long (see [`crate::patience`]).
 
 use crate::error::Result;
 use crate::patience::Attempt;
@@ -9,11 +9,12 @@ use crate::store::queue::Queue;
 use crate::store::spi::Under;
 use crate::store::{discovery, locks, lookup};
 
-/// Hold the group alone: nobody begins to read in it, nor moves or removes it. False if it is another one
-/// by now.
+/// Hold the group alone: no other transaction begins to read a partition in it, moves it or removes
+/// it. False if the group has been moved or removed in the meantime.
 ///
-/// This comes before a look at cursors and claims: those that are new, and not committed, are seen by
-/// nobody. Whoever creates one holds a share of the lock, or, to remove messages, the group's row.
+/// The caller looks at cursors and claims after this. Its snapshot shows none that is not
+/// committed, but the transaction that creates one shares [`locks::first_reads_of`]; or, where
+/// retention creates a cursor, holds the group's row.
 pub fn hold_group(attempt: &Attempt, queue: &Queue, group: &Group) -> Result<bool> {
     attempt.whole(locks::first_reads_of(group.id));
     if !lookup::is_current(queue, group)? {
@@ -23,7 +24,7 @@ pub fn hold_group(attempt: &Attempt, queue: &Queue, group: &Group) -> Result<boo
     Ok(true)
 }
 
-/// Hold the rows of groups: who removes messages by their age holds them, too.
+/// Hold the rows of groups. Retention holds them, too, while it removes messages by their age.
 pub fn hold_rows(attempt: &Attempt, groups: Vec<i64>) -> Result<()> {
     attempt.rows(move || {
         group::lock(&groups);
@@ -31,7 +32,8 @@ pub fn hold_rows(attempt: &Attempt, groups: Vec<i64>) -> Result<()> {
     })
 }
 
-/// Forget where the group has looked for work. Waits for who is forgetting what a look has superseded.
+/// Forget where the group has looked for work. Waits for a sweep that is deleting superseded rows
+/// of `queen_mq.discovery`.
 pub fn forget_search(attempt: &Attempt, group: &Group) -> Result<()> {
     let id = group.id;
     attempt.rows(move || {
@@ -40,9 +42,10 @@ pub fn forget_search(attempt: &Attempt, group: &Group) -> Result<()> {
     })
 }
 
-/// Hold the queue alone, and its groups: nobody begins to read in it, nor moves or removes a group.
+/// Hold the queue alone, and its groups: no other transaction begins to read a partition in it, or
+/// moves or removes a group.
 pub fn hold_queue(attempt: &Attempt, queue: &Queue) -> Result<Vec<Group>> {
-    // Before the claims: what is claimed, and not committed, is seen by nobody.
+    // Before the look at claims: its snapshot shows none that is not committed.
     attempt.whole(locks::first_reads(queue.id));
     let groups = Under::new_snapshot(|under| group::of_queue(&queue.name, under))?;
     hold_rows(attempt, groups.iter().map(|group| group.id).collect())?;
@@ -51,7 +54,8 @@ pub fn hold_queue(attempt: &Attempt, queue: &Queue) -> Result<Vec<Group>> {
 
 /// Hold the queue alone, with its groups and all their cursors and claims.
 pub fn hold_everything(attempt: &Attempt, queue: &Queue) -> Result<(Vec<Group>, Vec<Locked>)> {
-    // Before the cursors: who has counted, and not ended, may settle something yet.
+    // Before the cursors: a transaction that has counted, and not ended, may still settle a
+    // message.
     attempt.whole(locks::tally(queue.id));
     let groups = hold_queue(attempt, queue)?;
     let ids: Vec<i64> = groups.iter().map(|group| group.id).collect();

@@ -6,15 +6,15 @@ use std::hash::Hash;
 
 use crate::allocator;
 
-/// Values by key, up to so many, and up to so many bytes; with one more, all are forgotten. That is rare,
-/// and what is needed is soon known again.
+/// Values by key, up to a number of values and of bytes. When one more would exceed either, all are
+/// forgotten. That is rare, and the session soon has again what it needs.
 pub struct Memory<K, V> {
     most: usize,
     known: RefCell<HashMap<K, (V, usize)>>,
     bytes: Cell<usize>,
 }
 
-/// What the values of one kind may take, for the life of a session: those that grow with the data.
+/// Bytes that values which grow with the data may take in one memory, for the life of a session.
 const HEAVIEST: usize = 16 * 1024 * 1024;
 
 impl<K: Eq + Hash, V> Memory<K, V> {
@@ -38,8 +38,8 @@ impl<K: Eq + Hash, V> Memory<K, V> {
         self.keep_heavy(key, value, 0);
     }
 
-    /// The same for a value that takes about so many bytes beside itself. Nothing is remembered while
-    /// memory is short: there is too little of it for what is only convenient.
+    /// Remember a value that takes about `bytes` bytes besides itself. While memory is short
+    /// nothing is remembered: a cache is no reason to use the reserve.
     pub fn keep_heavy(&self, key: K, value: V, bytes: usize) {
         if allocator::is_scarce() {
             return;

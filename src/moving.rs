@@ -25,8 +25,8 @@ use crate::store::spi::Under;
 use crate::store::{claim, discovery, lookup, receipt, replay, tally};
 use crate::tallying::Count;
 
-/// Move the whole group; returns the number of partitions moved, None where the group is another one by
-/// now. The caller keeps it as it is in all else.
+/// Move the whole group. Returns the number of partitions moved, or None where the group has been
+/// moved or removed since it was looked up. The caller has kept the group as it is in all else.
 pub fn seek(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>> {
     if !group.is_ordered(&queue.options) {
         return begin_anew(queue, group, mode);
@@ -35,7 +35,7 @@ pub fn seek(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>> {
         if !hold_group(attempt, queue, group)? {
             return Ok(None);
         }
-        // Partitions nobody has read get a cursor, whose announcement lets them be found again.
+        // A partition that the group has not read gets a cursor: it is announced, so pops find it.
         let partitions = Under::new_snapshot(|under| Ok(segment::partitions(queue.id, under)))?;
         cursor::create(group.id, partitions);
         attempt.cursors(&cursors_of(&[group.id])?).map(Some)
@@ -98,7 +98,7 @@ fn renumber(queue: i64, group: &Group) -> i64 {
     id
 }
 
-/// The group's cursors and claims, which are locked, with their states.
+/// The group's cursors and claims, locked, with their states.
 fn locate(group: &Group, locked: Vec<Locked>) -> Result<Vec<Located>> {
     Under::new_snapshot(|under| cursor::locate(locked, |_| &group.start, under))
 }
@@ -123,7 +123,7 @@ fn revoke(queue: Option<&Queue>, located: &[Located]) {
     }
 }
 
-/// Move the group in one partition; returns 0 if there is none of this name, and None as [`seek`] does.
+/// Move the group in one partition; returns 0 if there is none of this name, None as [`seek`].
 pub fn seek_partition(
     queue: &Queue,
     group: &Group,
@@ -140,7 +140,7 @@ pub fn seek_partition(
     if !group.is_ordered(&queue.options) {
         return begin_anew_in(queue, group, partition, mode);
     }
-    // Other partitions are read as ever. A seek of the whole group waits for the share.
+    // Consumers go on in other partitions. A seek of the whole group waits for this share.
     cursor::read_first(queue.id, group.id);
     if !lookup::is_current(queue, group)? {
         return Ok(None);
@@ -250,7 +250,7 @@ impl Unordered {
     }
 }
 
-/// Make groups without an ordering of their own as the queue has become.
+/// Give the queue's new ordering to groups that have none of their own.
 pub fn reorder(queue: &Queue, before: &Options) -> Result<()> {
     let held = hold_all(&queue.name, |attempt| {
         let groups = hold_queue(attempt, queue)?;

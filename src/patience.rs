@@ -1,22 +1,23 @@
-//! Waiting for everything at once, without keeping others waiting.
+//! Waiting for many locks at once, without keeping other transactions waiting.
 //!
-//! A seek, a purge, a deletion, a change of ordering need many locks, some of which are held by
-//! transactions that may stay open for long. Who takes them one by one, and waits for the next with the
-//! others in hand, stops every consumer for that long. So they are taken in *attempts*, each in a
-//! subtransaction: it waits for whatever is busy, but only for a moment in all. When that is over, the
-//! attempt is undone, by which everything is free for others again (those who wait for messages are woken),
-//! and what was busy is waited for *in the
-//! open*, holding nothing: a lock that is shared by many, by waiting for those transactions that have it
-//! at that moment; anything else by taking it alone, in a subtransaction that is undone. Then comes the
-//! next attempt, more patient than the last: many short transactions that follow each other closely are
-//! outwaited in the end.
+//! A seek, a purge, a deletion or a change of ordering needs many locks. Transactions that stay
+//! open for long may hold some of them. A call that took the locks one by one, and waited for the
+//! next with the others in hand, would stop every consumer for that long. So the call takes them in
+//! *attempts*, each in a subtransaction. An attempt waits for locks that are busy, but only for a
+//! moment in all. When that is over, the call rolls the attempt back, which frees all locks again
+//! (and wakes pops that wait for messages). Then it waits for the busy lock *in the open*, holding
+//! nothing: for a lock that many share, by waiting for the transactions that hold it at that
+//! moment; for any other, by taking it alone in a subtransaction that is rolled back. The next
+//! attempt has more patience than the last, so in the end it outwaits many short transactions that
+//! follow each other closely.
 //!
-//! Both are waits for ordinary locks, which can be cancelled, and end at `statement_timeout`. An attempt is
-//! over before a deadlock would be looked for (but for the most patient ones); a deadlock with what the
-//! caller's transaction holds is found while it waits in the open. `lock_timeout` holds for each wait: one
-//! that is shorter than an attempt's patience ends the call there, a longer one in the open.
+//! Both waits are for ordinary locks: a user can cancel them, and `statement_timeout` ends them. An
+//! attempt is over before PostgreSQL would look for a deadlock (except the most patient attempts).
+//! A deadlock with a lock that the caller's transaction holds is found while the call waits in the
+//! open. `lock_timeout` holds for each wait: if it is shorter than the patience of an attempt, it
+//! ends the call there, otherwise in the open.
 //!
-//! What an attempt has taken when it succeeds stays to the end of the caller's transaction.
+//! An attempt that succeeds keeps its locks to the end of the caller's transaction.
 
 use std::cell::{Cell, RefCell};
 use std::panic::AssertUnwindSafe;
@@ -32,13 +33,14 @@ use crate::store::locks::Lock;
 use crate::subtransaction::{all_or_nothing, undone};
 use crate::waiters::{self, Topic};
 
-/// For how long the first attempt waits in all; each that follows twice as long as the one before, up to
-/// the last. One transaction that is open for long makes no attempt patient, for it is waited for in the
-/// open; many that overlap, and last for seconds, do.
+/// For how long the first attempt waits in all. Each further one waits twice as long, up to
+/// `LONGEST`. One long transaction makes no attempt patient, for the call waits for it in the open;
+/// many that overlap, and last for seconds, do.
 const FIRST: i64 = SECOND / 10;
 const LONGEST: i64 = 64 * FIRST;
 
-/// Take everything that `take` asks for, of a queue: it is called until nothing is busy for long.
+/// Take all locks that `take` asks for, of a queue. `take` is called again until an attempt gets
+/// all.
 pub fn hold_all<T>(queue: &str, mut take: impl FnMut(&Attempt) -> Result<T>) -> Result<T> {
     let mut patience = FIRST;
     loop {
@@ -54,7 +56,7 @@ pub fn hold_all<T>(queue: &str, mut take: impl FnMut(&Attempt) -> Result<T>) -> 
     }
 }
 
-/// What may be busy.
+/// A lock that an attempt may wait for.
 #[derive(Clone)]
 enum Wanted {
     /// The whole of a lock that others share.
@@ -80,9 +82,10 @@ impl Wanted {
 
 /// An attempt to take everything.
 pub struct Attempt {
-    /// It waits for so long yet.
+    /// For how long it may still wait.
     left: Cell<i64>,
-    /// What it is waiting for, with its own patience and not the caller's.
+    /// The lock that it is waiting for, if its own patience ends the wait and not the caller's
+    /// `lock_timeout`.
     awaited: RefCell<Option<Wanted>>,
 }
 
@@ -91,7 +94,7 @@ impl Attempt {
         Self { left: Cell::new(patience), awaited: RefCell::new(None) }
     }
 
-    /// What was taken; or what was busy, with nothing taken.
+    /// What was taken; or the lock that was busy, with nothing taken.
     fn run<T>(
         &self,
         take: &mut impl FnMut(&Attempt) -> Result<T>,
@@ -99,7 +102,7 @@ impl Attempt {
         let all = AssertUnwindSafe(|| Ok(all_or_nothing(|| take(self))));
         let outcome = PgTryBuilder::new(all)
             .catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |error| Err(Box::new(error)))
-            // Perhaps with nothing but what the attempt has taken.
+            // The cycle may consist of locks of this attempt alone, which the rollback frees.
             .catch_when(PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED, |error| Err(Box::new(error)))
             .execute();
         match outcome {
@@ -111,13 +114,13 @@ impl Attempt {
         }
     }
 
-    /// The whole of a lock.
+    /// Take a lock whole.
     pub fn whole(&self, lock: Lock) {
         self.wait(Wanted::Whole(lock), || lock.whole());
     }
 
-    /// Cursors and claims, in the order given, which is ascending; those that are gone drop out. Their
-    /// states are to be read after this, under a newer snapshot.
+    /// Lock cursors and claims in the given order, which is ascending; those that are gone drop
+    /// out. The caller reads their states after this, under a newer snapshot.
     pub fn cursors(&self, ids: &[u64]) -> Result<Vec<Locked>> {
         let mut locked = Vec::with_capacity(ids.len());
         for &id in ids {
@@ -132,7 +135,8 @@ impl Attempt {
         self.wait(Wanted::Rows(take.clone()), || take())
     }
 
-    /// Take something, with what is left of the attempt's patience. On an ERROR it stays noted.
+    /// Take a lock within what is left of the attempt's patience. On an ERROR `awaited` still names
+    /// it.
     fn wait<T>(&self, wanted: Wanted, take: impl FnOnce() -> T) -> T {
         let began = clock::now();
         let limit = Limit::lower_to(self.left.get());
@@ -144,8 +148,8 @@ impl Attempt {
     }
 }
 
-/// `lock_timeout`, lowered while this lives, in a level of settings of its own: what a trigger sets
-/// meanwhile goes with it. Where it is lower already, it stays.
+/// `lock_timeout`, lowered while this lives. It has a level of settings of its own, which takes
+/// along what a trigger sets meanwhile. A value that is lower already stays.
 struct Limit {
     level: i32,
     is_lower: bool,
@@ -154,8 +158,8 @@ struct Limit {
 impl Limit {
     fn lower_to(patience: i64) -> Self {
         let limit = (patience / 1000).clamp(1, LONGEST / 1000) as i32;
-        // SAFETY: the name and the value are NUL-terminated; the level is closed by `Drop`, which also
-        // runs when an ERROR unwinds.
+        // SAFETY: the name and the value are NUL-terminated; the level is closed by `Drop`, which
+        // also runs when an ERROR unwinds.
         unsafe {
             let before = pg_sys::LockTimeout;
             let is_lower = before <= 0 || before > limit;

@@ -155,7 +155,8 @@ impl Retaining<'_> {
         Ok(Step { removed, goes_on })
     }
 
-    /// How many partitions this transaction may clean yet: in groups without order, each takes a lock.
+    /// How many more partitions this transaction may clean: each takes a lock in a group without
+    /// order.
     fn most_partitions(&self) -> usize {
         let is_unordered = |group: &&Group| !group.is_ordered(&self.ages.queue.options);
         match self.groups.iter().filter(is_unordered).count() {
@@ -231,7 +232,8 @@ impl Retaining<'_> {
             Some((located, place)) => {
                 cursor::try_lock(located, *place, self.under)? == Attempt::Locked
             }
-            // Locked by being new: nobody reads the partition first. The group's row is held.
+            // A new cursor is locked: no consumer reads the partition first. This transaction holds
+            // the group's row.
             None => cursor::insert_if_new(group, partition).is_some(),
         };
         let Some(claims) = reader.claims.as_ref().filter(|_| holds) else { return Ok(holds) };

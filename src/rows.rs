@@ -1,11 +1,13 @@
 //! Rows that a function returns, all at once.
 //!
-//! pgrx's own iterator hands out a row at a time, and PostgreSQL calls the function again for each.
-//! Ours are SECURITY DEFINER with a search_path of their own, which is set up and put back around
-//! every call: that cost more than the rows did. So the rows go into a tuplestore in one call.
+//! pgrx's own iterator hands out one row at a time, and PostgreSQL calls the function again for
+//! each. Between two such calls the caller's code runs, so each would set up anew what a call
+//! needs: the check of its declaration, and the reserve of memory ([`crate::api::call`]). So the
+//! rows go into a tuplestore in one call.
 //!
-//! They are made one at a time, and what a row is made of is freed before the next: however many there
-//! are, they take the memory of one and what the tuplestore keeps (work_mem; the rest is on disk).
+//! The function makes them one at a time, and frees what a row is made of before the next. However
+//! many rows there are, they take the memory of one, and what the tuplestore keeps (work_mem; the
+//! rest is on disk).
 
 use pgrx::callconv::RetAbi;
 use pgrx::pgrx_sql_entity_graph::metadata::{
@@ -127,8 +129,8 @@ macro_rules! columns_of_each_length {
 
 columns_of_each_length!(A B C D E F G H I J K L M N O P Q R S T);
 
-/// The columns are those of the function as the database has it, which may be of another version than
-/// this library.
+/// The columns as the database declares the function, which may be of another version than this
+/// library.
 ///
 /// # Safety
 /// The description is one.

@@ -1,4 +1,4 @@
-//! Memory of PostgreSQL's for one step of many: given back before the next.
+//! PostgreSQL's memory for one step of many, freed before the next step.
 
 use pgrx::pg_sys;
 
@@ -27,7 +27,7 @@ impl Scratch {
         value
     }
 
-    /// The same, but they stay until the next `clear`.
+    /// Run `body` with its allocations made here; they stay until the next `clear`.
     pub fn keep<T>(&self, body: impl FnOnce() -> T) -> T {
         // SAFETY: the context is there. SPI makes its own current whenever a statement ends, so
         // the former one is put back by name; on an ERROR the handler sets what it needs.
@@ -40,15 +40,15 @@ impl Scratch {
     }
 
     pub fn clear(&self) {
-        // SAFETY: the context is there, and nobody has kept anything of it.
+        // SAFETY: the context is there, and no caller has kept anything that lies in it.
         unsafe { pg_sys::MemoryContextReset(self.0) };
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // On the way of an ERROR it goes with the context that it is below, whose end may have come
-        // before this.
+        // While an ERROR unwinds, the context above may have been deleted already, and this one
+        // with it.
         if !std::thread::panicking() {
             // SAFETY: the context above is current again, or still there.
             unsafe { pg_sys::MemoryContextDelete(self.0) };

@@ -44,7 +44,7 @@ pub struct Item {
     pub target: Target,
     pub partition: Option<Rc<str>>,
     pub status: Status,
-    /// Shared by all of the call.
+    /// The text of the error, shared by all messages of the call.
     pub error: Option<Rc<str>>,
 }
 
@@ -298,7 +298,7 @@ impl Locked {
         let mut names = Vec::new();
         let scratch = Scratch::new();
         Under::new_snapshot(|under| {
-            // Of one segment at a time, and not the payloads.
+            // One segment is in memory at a time, without its payloads.
             for run in here.chunk_by(|(one, _), (other, _)| one.segment == other.segment) {
                 let members: Spans = run.iter().map(|(span, _)| *span).collect();
                 scratch.run(|| {

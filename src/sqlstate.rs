@@ -1,9 +1,9 @@
 //! SQLSTATEs on their way through Rust.
 //!
-//! pgrx carries errors with the SQLSTATEs it knows and turns all others into XX000: those of our own,
-//! and those that a user's trigger or function raises below a call of ours. PostgreSQL runs the error
-//! context callbacks just before it throws. A callback of ours reads the code there, when an error is
-//! thrown for the first time; and sets it, when pgrx throws it anew.
+//! pgrx carries errors with the SQLSTATEs it knows and turns all others into XX000: our own, and
+//! those that a user's trigger or function raises below a call of ours. PostgreSQL runs the error
+//! context callbacks just before it throws. A callback of ours reads the code there when an error
+//! is thrown for the first time, and sets it when pgrx throws the error anew.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -24,7 +24,7 @@ thread_local! {
     static REPORTED: Cell<c_int> = const { Cell::new(0) };
 }
 
-/// The codes of messages that are no errors.
+/// The SQLSTATEs of messages that are no errors.
 const IN_PASSING: [c_int; 2] = [
     PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION as c_int,
     PgSqlErrorCode::ERRCODE_WARNING as c_int,
@@ -43,7 +43,8 @@ pub fn leave_with(code: c_int) {
     push();
 }
 
-/// An error of ours was caught in Rust and will not leave: the next one has a code of its own.
+/// Code of ours has caught its own error in Rust and does not throw it: the next error has its own
+/// code.
 pub fn forget() {
     LEAVING.set(0);
 }
@@ -51,7 +52,7 @@ pub fn forget() {
 /// Run `body`; an ERROR in it goes on with the SQLSTATE that it was thrown with.
 pub fn keep<T>(body: impl FnOnce() -> T) -> T {
     let pushed = push();
-    // Nothing of `body` is looked at after it has panicked: it goes on at once.
+    // Nothing of `body` is used after it has panicked: the panic goes on at once.
     let done = catch_unwind(AssertUnwindSafe(body));
     match done {
         Ok(value) => {
@@ -61,7 +62,7 @@ pub fn keep<T>(body: impl FnOnce() -> T) -> T {
             }
             value
         }
-        // The callback stays: it sets the code. Whoever catches the error restores the stack.
+        // The callback stays: it sets the code. The code that catches the error restores the stack.
         Err(payload) => {
             if let Some(code) = lost_by(payload.as_ref()) {
                 LEAVING.set(code);
@@ -94,7 +95,7 @@ unsafe extern "C-unwind" fn read_and_set(_: *mut c_void) {
     }
     // SAFETY: errfinish calls this with an error on the stack, which is all that both need.
     unsafe {
-        // What is said while an error is on its way, when a subtransaction is rolled back for instance.
+        // Not a message that is sent while an error is on its way, for instance by a rollback.
         if IN_PASSING.contains(&geterrcode()) {
             return;
         }

@@ -6,12 +6,13 @@ use pgrx::pg_sys;
 
 use crate::pg::guard::pin_search_path;
 
-/// Run `body` in a subtransaction: kept if it returns Ok, undone if it returns Err. An ERROR in it
-/// undoes it as well, and goes on to the caller's transaction: a subtransaction that stayed open would
-/// be the one that the caller's exception handler rolls back, in place of its own.
+/// Run `body` in a subtransaction: kept if it returns Ok, rolled back if it returns Err. An ERROR
+/// in it rolls it back as well, and goes on to the caller's transaction: the caller's exception
+/// handler would take a subtransaction that stayed open for its own, and roll back that one
+/// instead.
 pub fn all_or_nothing<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     let subtransaction = Subtransaction::begin();
-    // To keep it may fail as well. What is broken off halfway is undone.
+    // Keeping it may fail as well: a subtransaction that is half committed is rolled back.
     let result = catch_unwind(AssertUnwindSafe(|| {
         let result = body();
         if result.is_ok() {
@@ -25,8 +26,8 @@ pub fn all_or_nothing<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E>
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// Run `body` in a subtransaction: kept if it succeeds and `is_worth` it, undone otherwise, with all
-/// locks that were taken in it.
+/// Run `body` in a subtransaction: kept if it succeeds and `is_worth` it, otherwise rolled back
+/// with all locks that `body` has taken.
 pub fn kept_if<T, E>(
     is_worth: impl FnOnce(&T) -> bool,
     body: impl FnOnce() -> Result<T, E>,
@@ -39,7 +40,7 @@ pub fn kept_if<T, E>(
     outcome.or_else(|undone| undone)
 }
 
-/// Run `body` in a subtransaction, and undo it in any case: for what it waits for.
+/// Run `body` in a subtransaction that is always rolled back: for a body that waits for a lock.
 pub fn undone<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     match all_or_nothing(|| Err::<(), _>(body())) {
         Err(result) => result,
@@ -47,9 +48,9 @@ pub fn undone<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     }
 }
 
-/// One that has been begun. Memory context and resource owner are those of before, whichever way it
-/// ends, as PL languages run a block. SPI connections and snapshots that were left open in it are closed
-/// when it is undone.
+/// A subtransaction that has been begun. However it ends, memory context and resource owner are
+/// those of before, as PL languages run a block. Rolling it back closes SPI connections and
+/// snapshots that were left open in it.
 struct Subtransaction {
     context: pg_sys::MemoryContext,
     owner: pg_sys::ResourceOwner,

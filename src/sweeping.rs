@@ -73,8 +73,8 @@ impl Task {
             Task::Timers | Task::Leases | Task::Claims | Task::Messages => {
                 let mut all = Step::default();
                 let mut queues = Under::new_snapshot(queue::all)?;
-                // Beginning anywhere: what one transaction locks is bounded, and the first ones would
-                // always use it up.
+                // Start at a random queue: one transaction may take a bounded number of locks, and
+                // the first queues would always use it up.
                 if queues.len() > locks::spare() {
                     let first = random() as usize % queues.len();
                     queues.rotate_left(first);

@@ -1,7 +1,8 @@
-//! pg_upgrade starts the old and the new server itself, with `-b`, between reading the old one's next
-//! transaction id and copying its files. A row written then would lie beyond the ids of the new cluster,
-//! or in files that were copied before. So a server that was started in this way runs no worker and
-//! no function of ours; what is due is done when the new cluster is started for its users.
+//! pg_upgrade starts the old and the new server itself, with `-b`, between reading the old server's
+//! next transaction id and copying its files. A row written then would have an id that the new
+//! cluster has not reached, or lie in a file that was copied before. So a server that was started
+//! in this way runs no worker and no function of ours. The new cluster does the work that is due
+//! once it is started for its users.
 
 use pgrx::pg_sys;
 

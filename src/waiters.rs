@@ -155,8 +155,8 @@ pub fn touch(topic: Topic) {
     });
 }
 
-/// Wake those who wait for `topic`, whatever becomes of this transaction: they may have looked while it
-/// held for a moment what they wanted.
+/// Wake pops that wait for `topic`, whether or not this transaction commits: they may have looked
+/// while it held for a moment what they wanted.
 pub fn wake_now(topic: Topic) {
     if IS_SHARED.load(Ordering::Relaxed) {
         wake(&[topic.0]);

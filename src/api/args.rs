@@ -129,27 +129,27 @@ pub fn lease_time(value: Interval) -> Result<i64> {
     length("lease_time", value, 1, LEASE_TIME_MAX, "more than 0, at most 12 hours")
 }
 
-/// How much an argument may bring along. Rust can't be refused memory, so what a caller sizes is looked
-/// at before it is fetched, decompressed or taken apart.
+/// How large an argument may be. A refused allocation of Rust is no ERROR, so the size that a
+/// caller chooses is checked before the argument is fetched, decompressed or parsed.
 pub struct Bounds {
     pub count: usize,
-    /// Of the whole, as PostgreSQL holds it, without compression.
+    /// Bytes of the whole argument in PostgreSQL, without compression.
     pub bytes: usize,
 }
 
 const MIB: usize = 1024 * 1024;
 
-/// Messages of one push. Ten times what bulk loads are done with; the bytes are in memory once as the
-/// argument, besides some hundred bytes a message.
+/// Messages of one push: ten times what bulk loads use. Their bytes are in memory once, as the
+/// argument, with some hundred bytes more for each message.
 pub const MESSAGES: Bounds = Bounds { count: 1_000_000, bytes: 256 * MIB };
-/// The same as JSON, which is in memory as text and taken apart as well.
+/// Messages of one push as JSON, which is in memory twice: as text and parsed.
 pub const JSON_MESSAGES: Bounds = Bounds { count: MESSAGES.count, bytes: 64 * MIB };
-/// Messages named in one settlement: a lease holds 10,000 at most, and may be given their names with
-/// repetitions. Each is a transaction_id of 1024 bytes and its header at most.
+/// Messages named in one settlement. A lease holds 10,000 at most, and a caller may repeat names. A
+/// name is at most a transaction_id of 1024 bytes and its header.
 pub const NAMES: Bounds = Bounds { count: 100_000, bytes: 104 * MIB };
 /// Results of a settlement, and a bundle's operations and timers.
 pub const STATEMENTS: Bounds = Bounds { count: NAMES.count, bytes: 64 * MIB };
-/// A bundle's operations on markers, of which 64 are carried out: the largest values, twice.
+/// A bundle's operations on markers, of which it may have 64: room for the largest values, twice.
 pub const MARKERS: Bounds = Bounds { count: 10_000, bytes: 8 * MIB };
 /// Keys of markers that are read at once: with the largest values they are 64 MiB and more.
 pub const KEYS: Bounds = Bounds { count: 10_000, bytes: 8 * MIB };
@@ -158,7 +158,7 @@ pub const LEASES: Bounds = Bounds { count: 10_000, bytes: MIB };
 /// Options by their names.
 pub const OPTIONS: Bounds = Bounds { count: 100, bytes: 64 * 1024 };
 
-/// What `error` says is kept with each dead letter of the call, and may be a stack trace.
+/// Bytes of `error`, which may be a stack trace: each dead letter of the call keeps them.
 const ERROR_MAX: usize = 8 * 1024;
 
 /// The text of an error, shared by all messages of the call; what is longer than 8 KiB is cut.
@@ -166,7 +166,7 @@ pub fn error_text(text: &str) -> Rc<str> {
     cut(text, ERROR_MAX).into()
 }
 
-/// What came in the place of a name, as far as a message is to quote it.
+/// The beginning of a text that was given in place of a name, for a message to quote.
 pub fn quoted(text: &str) -> &str {
     cut(text, NAME_MAX)
 }
@@ -237,7 +237,8 @@ pub fn given_elements<T: FromDatum>(
     allocator::list(found.len(), each).map(Some)
 }
 
-/// The elements of an array that goes beside another of `count` elements; none for no array.
+/// The elements of an array that accompanies another one of `count` elements; None without an
+/// array.
 pub fn parallel(what: &str, array: Option<impl Array>, count: usize) -> Result<Elements> {
     let Some(array) = array else { return Ok(Elements::none()) };
     let found = elements(what, array, &MESSAGES)?;

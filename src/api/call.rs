@@ -1,5 +1,6 @@
-//! The way into every function of the extension: first of all arguments stands a [`Call`], which is not
-//! one of SQL's. To make one is to check that the function may run here at all.
+//! The way into every function of the extension. Its first argument is a [`Call`], which SQL does
+//! not see. Making that comes before reading the other arguments, and checks whether the function
+//! may run here at all.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
@@ -20,12 +21,12 @@ use crate::worker;
 /// A call of a function by SQL.
 pub struct Call {
     signature: &'static Signature,
-    /// What its errors need, from before its arguments are read.
+    /// The memory that errors of the call need, taken before it reads its arguments.
     _ballast: Ballast,
 }
 
 impl Call {
-    /// Check the call, and raise what is wrong with it.
+    /// Check the call, and raise an ERROR if something is wrong with it.
     ///
     /// # Safety
     /// `fcinfo` is the record of a call that PostgreSQL is making.
@@ -44,8 +45,8 @@ impl Call {
         accept().or_raise()
     }
 
-    /// Run `body`, which may write, as the role that owns the extension. Refused with 25006 where
-    /// nothing can be written.
+    /// Run `body`, which may write, as the role that owns the extension. Error 25006 on a standby
+    /// and in a READ ONLY transaction.
     pub fn write<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
         self.need_writable()?;
         self.read(body)
@@ -57,8 +58,8 @@ impl Call {
         spi::connected(body)
     }
 
-    /// Run `body` as [`Call::read`] does, where PostgreSQL itself refuses what it would write in a
-    /// READ ONLY transaction. A standby is told by name.
+    /// Run `body` as [`Call::read`] does; in a READ ONLY transaction PostgreSQL itself refuses its
+    /// writes. On a standby error 25006 says so.
     pub fn write_if_needed<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
         self.need_primary()?;
         self.read(body)
@@ -114,7 +115,7 @@ unsafe impl SqlTranslatable for Call {
         Ok(ReturnsRef::One(SqlMappingRef::Skip));
 }
 
-/// Texts are UTF-8 here: in a database of another encoding they would be stored as something else.
+/// Texts are UTF-8 in the library: a database of another encoding would store them as other texts.
 fn refuse_encoding() -> Result<()> {
     // SAFETY: reads the backend's memory; the name is a constant of PostgreSQL.
     let (encoding, name) = unsafe {
@@ -133,12 +134,12 @@ fn refuse_encoding() -> Result<()> {
 }
 
 thread_local! {
-    /// Functions that are declared as the library expects it, by their OIDs.
+    /// OIDs of functions whose declaration has been checked.
     static CHECKED: RefCell<AddressMap<u32, &'static Signature>> = RefCell::default();
     static IS_LISTENING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The signature of a function, which is declared so.
+/// The signature of a function, after a check that it is declared so.
 fn signature_of(function: pg_sys::Oid) -> Result<&'static Signature> {
     if let Some(known) = CHECKED.with_borrow(|known| known.get(&function.to_u32()).copied()) {
         return Ok(known);
@@ -199,8 +200,9 @@ impl Declared {
     /// In a transaction.
     unsafe fn read(function: pg_sys::Oid) -> Option<Self> {
         let cache = pg_sys::SysCacheIdentifier::PROCOID as i32;
-        // SAFETY: the entry is a row of pg_proc, and stays until it is given back; what is read of it
-        // is copied. The description of result columns is allocated in the current memory context.
+        // SAFETY: the entry is a row of pg_proc, and stays until it is given back; what is read of
+        // it is copied. The description of result columns is allocated in the current memory
+        // context.
         unsafe {
             let entry = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(function));
             if entry.is_null() {

@@ -146,8 +146,9 @@ fn destination(position: Option<&str>, time: Option<TimestampWithTimeZone>) -> R
     }
 }
 
-/// The queue and the group. Nobody purges or removes the queue, nor changes how the group is read, before
-/// the end of this transaction; and nobody moves the group as a whole, if it is to `stay`.
+/// The queue and the group, held by shares of [`locks::first_reads`]: before the end of this
+/// transaction no other one purges or removes the queue, or changes how the group is read. `stays`:
+/// shares of [`locks::first_reads_of`], under which no other one moves the group as a whole.
 pub fn hold(queue: &str, group: &str, stays: bool) -> Result<(Option<Queue>, Option<Group>)> {
     loop {
         let found = lookup::queue_and_group(queue, group)?;

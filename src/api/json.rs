@@ -7,9 +7,9 @@ use crate::allocator;
 use crate::datum::{JsonText, Jsonb};
 use crate::error::{Error, Result, cut};
 
-/// What an element becomes at most, apart from the text of its strings, while the list of them grows.
+/// Bytes of a parsed element at most, apart from the text of its strings, while their list grows.
 const ELEMENT: usize = 1024;
-/// Of what serde says, which may quote what it has read.
+/// Bytes kept of serde's message, which may quote what it has read.
 const WORDS: usize = 1024;
 
 /// The text of an argument within its bounds, when there is the memory to parse it.

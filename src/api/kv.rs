@@ -150,7 +150,7 @@ fn queen_kv_list(
     let read = || {
         let ns = args::required("ns", ns)?;
         kv::check_ns(ns)?;
-        // No key is longer than this, so more of the text decides nothing.
+        // No key is longer than this, so the rest of the text decides nothing.
         let short = |text| cut(text, 2 * kv::MAX_KEY_BYTES);
         let range = kv::range(short(prefix.unwrap_or("")), after.map(short));
         let max_rows = kv::check_max_rows(max_rows.unwrap_or(100))?;

@@ -224,8 +224,8 @@ fn attempt_once(
         }
         move_and_take(request, &found, results)
     };
-    // Locks that were got too late, and the registration of a group that there is nothing for yet, are
-    // not for the time of a wait.
+    // A look that wrote nothing is undone with its locks, and with the registration of a group that
+    // there is nothing for yet: a pop that waits must not hold them.
     let took = match last {
         true => take()?,
         false => kept_if(|took| took.has_written, take)?,
@@ -260,9 +260,9 @@ fn move_and_take(request: &Request<'_>, found: &ForPop, results: ResultContext) 
 #[derive(Default)]
 struct Took {
     deliveries: Vec<Delivery>,
-    /// The queue or the group is not what it was any more.
+    /// The queue or the group has been changed since it was looked up.
     is_outdated: bool,
-    /// Something was written that others may be waiting for, be it without a delivery.
+    /// The pop wrote something that other transactions may wait for, even if it takes no message.
     has_written: bool,
 }
 

@@ -185,8 +185,8 @@ fn queen_push_batch(
 }
 
 /// Append messages to several queues and partitions in one call. `items` is an array of objects
-/// `{"queue", "payload", "partition"?, "transactionId"?, "headers"?}`; up to 64 MiB of them. Otherwise
-/// as `queen_push_batch`.
+/// `{"queue", "payload", "partition"?, "transactionId"?, "headers"?}`; up to 64 MiB of them.
+/// Otherwise as `queen_push_batch`.
 #[pg_extern]
 fn queen_push_items(
     call: Call,
@@ -274,7 +274,7 @@ pub fn message(
     })
 }
 
-/// What a message takes in the lists that are made of it on its way, beyond its transaction_id.
+/// Bytes of a message in the lists that a push makes of it, beyond its transaction_id.
 const ON_ITS_WAY: usize = 600;
 
 fn push_all(messages: &[Message]) -> Result<Vec<Pushed>> {

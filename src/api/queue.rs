@@ -37,7 +37,8 @@ const LONGEST: i64 = 36_500 * DAY;
 ///
 /// Transaction: takes effect for others when the caller commits. Waits for a transaction that is
 /// changing or creating the same queue; a change of `ordering` also for those that have popped or
-/// settled, moved or removed a group, or replayed a dead letter, and not ended; meanwhile others go on.
+/// settled, moved or removed a group, or replayed a dead letter, and not ended; meanwhile others go
+/// on.
 #[allow(clippy::too_many_arguments, clippy::type_complexity)]
 #[pg_extern]
 fn queen_configure(
@@ -264,8 +265,9 @@ fn checked(options: Options) -> Result<Options> {
 /// Errors: 42704 if there is no such queue; 22023.
 ///
 /// Transaction: takes effect when the caller commits. Waits for transactions that have popped or
-/// settled, registered, moved or removed a group, replayed a dead letter, moved a timer, or pushed where
-/// `max_depth` is set, and not ended; meanwhile others go on. A push that has not committed by then is lost with the queue.
+/// settled, registered, moved or removed a group, replayed a dead letter, moved a timer, or pushed
+/// where `max_depth` is set, and not ended; meanwhile others go on. A push that has not committed
+/// by then is lost with the queue.
 #[pg_extern]
 fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
     (|| {
@@ -278,7 +280,7 @@ fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
     .or_raise()
 }
 
-/// Remove a queue, which is locked.
+/// Remove a queue whose row the caller has locked.
 fn delete(queue: &Queue) -> Result<i64> {
     let groups = hold_all(&queue.name, |attempt| {
         let (groups, _) = hold_everything(attempt, queue)?;

@@ -1,9 +1,9 @@
-//! What each function of the library expects to be declared as.
+//! The declaration that each function of the library expects.
 //!
-//! A function's SQL declaration comes with the extension's version in the database, its code with the
-//! library on disk. A server has one library for all its databases, so the two can differ until
-//! `ALTER EXTENSION queen_mq UPDATE` has run. Arguments are read by position: what was declared
-//! otherwise must not be read at all.
+//! The SQL declaration of a function comes with the extension's version in the database, its code
+//! with the library on disk. A server has one library for all its databases, so the two can differ
+//! until `ALTER EXTENSION queen_mq UPDATE` has run. A function reads its arguments by position, so
+//! it must not read those of another declaration.
 
 use pgrx::pg_sys::Oid;
 use pgrx::pg_sys::{

@@ -1,6 +1,6 @@
 //! `queen_wait`: wait for something to pop, outside of any transaction.
 //!
-//! Each look is in a transaction of its own, which is committed before the sleep.
+//! Each look is a transaction of its own, which `queen_wait` commits before it sleeps.
 
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
@@ -29,7 +29,7 @@ struct Look {
     next: Option<Moment>,
 }
 
-/// Register the group if it is not, and look whether there is something for it. Takes nothing.
+/// Register the group unless it exists, and look whether there is a message for it. Takes nothing.
 fn look_for(queue_name: &str, group_name: &str) -> Result<Look> {
     let mut found = lookup::for_pop(queue_name, group_name)?;
     if found.queue.is_none() && !settings::auto_create() {
@@ -145,7 +145,7 @@ fn wait(call: &Call, queue: &str, group: &str, timeout: i64) -> bool {
     let mut wait = Wait::until(clock::now().saturating_add(timeout));
     loop {
         let is_last = wait.is_over();
-        // A commit runs what the caller has deferred, which may fail.
+        // A commit runs deferred constraints of the caller, which may fail.
         let look = sqlstate::keep(|| look_and_commit(call, queue, group));
         if look.is_ready || is_last {
             return look.is_ready;
@@ -156,8 +156,8 @@ fn wait(call: &Call, queue: &str, group: &str, timeout: i64) -> bool {
 
 /// One look, in a transaction that is over when this returns: the next one has no snapshot yet.
 fn look_and_commit(call: &Call, queue: &str, group: &str) -> Look {
-    // SAFETY: a non-atomic SPI connection may commit. The look is over by then, and what it found are
-    // plain values.
+    // SAFETY: a non-atomic SPI connection may commit. The look is over by then, and what it found
+    // are plain values.
     unsafe {
         pg_sys::SPI_connect_ext(pg_sys::SPI_OPT_NONATOMIC as i32);
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());

@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 pub type AddressMap<K, V> = HashMap<K, V, BuildHasherDefault<Spread>>;
 
-/// Spreads numbers that nobody chooses to collide, by one multiplication.
+/// Spreads numbers by one multiplication; no user can choose them so that they collide.
 #[derive(Default)]
 pub struct Spread(u64);
 

@@ -2,8 +2,8 @@
 //!
 //! pgrx captures one for each error that passes through Rust, PostgreSQL's own errors included, and
 //! puts it into their DETAIL. To capture the first one of a session takes longer than many a
-//! `lock_timeout`. Whether anything is captured is the decision of the standard library: it reads the
-//! environment when it is asked for the first time, and remembers the answer for the process.
+//! `lock_timeout`. The standard library decides whether to capture any: it reads the environment
+//! when it is first asked, and remembers the answer for the process.
 
 use std::backtrace::Backtrace;
 use std::env;
@@ -11,7 +11,7 @@ use std::env;
 const VARIABLE: &str = "RUST_LIB_BACKTRACE";
 
 /// Let the standard library decide now, in an environment that says no. The environment is left as
-/// it was. To be called by `_PG_init`.
+/// it was. `_PG_init` calls this.
 pub fn never_capture() {
     let before = env::var_os(VARIABLE);
     // SAFETY: PostgreSQL's processes have one thread, so nothing reads the environment meanwhile.

@@ -2,14 +2,14 @@
 
 use pgrx::pg_sys;
 
-/// Put a callback on top of the stack, unless it is on it: false then. A catch of an error takes the
-/// stack back to where it was, as PG_TRY and the main loop always do; so a callback that was pushed on
-/// the way to an error, or left there, goes with it.
+/// Put a callback on top of the stack; false if it is on the stack already. Code that catches an
+/// error takes the stack back to where it was, as PG_TRY and the main loop always do. So a callback
+/// that was pushed on the way to an error, or left there, goes with it.
 ///
 /// # Safety
 /// The callback lives for ever, and no other part of the stack is freed while it is on it.
 pub unsafe fn push(callback: *mut pg_sys::ErrorContextCallback) -> bool {
-    // SAFETY: the stack is a list of callbacks that are alive. In it twice, ours would close a circle.
+    // SAFETY: the stack is a list of live callbacks. A second entry of ours would close a circle.
     unsafe {
         let mut one = pg_sys::error_context_stack;
         while !one.is_null() {
@@ -37,8 +37,8 @@ pub unsafe fn pop(callback: *mut pg_sys::ErrorContextCallback) {
     }
 }
 
-/// Run `body`, and take the stack back to where it is now, whatever was pushed in between: for those
-/// who catch an error in Rust and do not let it go on.
+/// Run `body`, and take the stack back to where it is now, whatever `body` has pushed: for code
+/// that catches an error in Rust and does not throw it again.
 pub fn restored<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: reads and sets a plain global; what the stack holds now outlives `body`.
     unsafe {

@@ -1,17 +1,17 @@
-//! What holds for the whole backend while code of the extension runs, and how it is put back.
+//! State of the whole backend while code of the extension runs, and how it is put back.
 //!
-//! A [`Guard`] notes the role in force and the level of settings (GUCs) before it changes them, and puts
-//! them back when it goes out of scope. An ERROR of PostgreSQL is a
-//! panic while it passes through Rust, and a panic drops guards on its way out. So whatever catches
-//! the error, for instance the exception handler of a PL/pgSQL block, goes on in the state that its
-//! own code had set up.
+//! A [`Guard`] notes the role in force and the level of settings (GUCs) before it changes them, and
+//! puts them back when it goes out of scope. An ERROR of PostgreSQL is a panic while it passes
+//! through Rust, and a panic drops guards on its way out. So code that catches the error, for
+//! instance the exception handler of a PL/pgSQL block, goes on in the state that it had set up
+//! itself.
 
 use std::cell::Cell;
 use std::ffi::c_int;
 
 use pgrx::pg_sys;
 
-/// Sees to it that what it has changed for the backend is put back.
+/// Puts the state of the backend that it has changed back when it is dropped.
 pub struct Guard {
     user: pg_sys::Oid,
     security: c_int,
@@ -33,9 +33,9 @@ thread_local! {
 }
 
 impl Guard {
-    /// Act as `role`, with no more rights than it has: as PostgreSQL does it for index expressions and
-    /// materialized views, so that nothing that runs here can become somebody else, or leave behind
-    /// what the caller would run later.
+    /// Act as `role`, in a restricted operation, as PostgreSQL does it for index expressions and
+    /// materialized views: no code that runs under the guard can become another role, or leave
+    /// anything behind that the caller would run later.
     pub fn act_as(role: pg_sys::Oid) -> Self {
         let (mut user, mut security) = (pg_sys::InvalidOid, 0);
         let restricted =
@@ -61,17 +61,18 @@ impl Drop for Guard {
     }
 }
 
-/// Resolve names in `pg_catalog` alone until the innermost guard goes out of scope. Needed before
-/// anything is parsed, planned or run by name: SQL statements, and the user's own triggers and CHECK
-/// constraints, which run as the role of the guard. Needed before a subtransaction, too: one that began
-/// earlier than the level of settings would take it along at its end. Costs that level, once for each
-/// guard; without a guard there is nothing to be pinned.
+/// Resolve names in `pg_catalog` (and last in `pg_temp`) until the innermost guard goes out of
+/// scope. The caller needs this before it parses, plans or runs anything by name: SQL statements,
+/// and the user's own triggers and CHECK constraints, which run as the role of the guard. It needs
+/// it before a subtransaction, too: a subtransaction that is older than the level of settings would
+/// end that level with itself. Costs one level for each guard. Without a guard there is nothing to
+/// pin.
 pub fn pin_search_path() {
     if !matches!(PATH.get(), Path::AsItWas) {
         return;
     }
-    // SAFETY: the name and the value are NUL-terminated constants; the level is closed by the guard,
-    // or by the end of the (sub)transaction if that comes first.
+    // SAFETY: the name and the value are NUL-terminated constants; the level is closed by the
+    // guard, or by the end of the (sub)transaction if that comes first.
     unsafe {
         let level = pg_sys::NewGUCNestLevel();
         PATH.set(Path::Pinned(level));

@@ -30,7 +30,7 @@ static ADMIT: Statement = Statement::new(
         pg_sys::TIMESTAMPTZOID,
     ],
 );
-// OFFSET keeps PostgreSQL from looking for another way than one look-up by the whole key for each id.
+// OFFSET makes PostgreSQL look each id up by the whole key, and by no other plan.
 static ORIGINALS: Statement = Statement::new(
     "SELECT t.id, a.message_id FROM unnest($3) AS t(id)
      CROSS JOIN LATERAL (SELECT message_id FROM queen_mq.admission

@@ -61,14 +61,15 @@ fn look_up(name: &CStr) -> pg_sys::Oid {
 }
 
 thread_local! {
-    /// With the count of changes before it was looked up.
+    /// The owner, with the count of changes before it was looked up.
     static OWNER: Cell<(u64, pg_sys::Oid)> = const { Cell::new((0, pg_sys::InvalidOid)) };
 }
 
-/// The role that owns the extension's tables, and with whose rights everything of the extension runs:
-/// the one that created it, unless REASSIGN OWNED or ALTER TABLE … OWNER has changed that. The table of
-/// queues is locked from here to the end of the transaction: who changes the owner waits for that, and
-/// whatever was changed before is known. Otherwise a trigger of the new owner's would run as the old one.
+/// The role that owns the extension's tables; all code of the extension runs with its rights. It is
+/// the role that created the extension, unless REASSIGN OWNED or ALTER TABLE … OWNER has changed
+/// that. This call locks the table of queues to the end of the transaction. A statement that
+/// changes the owner waits for that lock, and a change before it has been heard of. Otherwise a
+/// trigger of the new owner would run as the old one.
 pub fn owner() -> pg_sys::Oid {
     loop {
         let queue = oid_of(c"queue");
@@ -89,11 +90,11 @@ pub fn owner() -> pg_sys::Oid {
     }
 }
 
-/// What hangs on a table is its owner's, and would run with the rights of another.
+/// Refuse tables of different owners: a trigger of one owner would run with the rights of another.
 fn refuse_other_owners(owner: pg_sys::Oid) {
     for name in layout::tables() {
         let table = find(name);
-        // One that is gone is missed by those who need it.
+        // Where a table is gone, the code that needs it raises the error.
         if table != pg_sys::InvalidOid && owner_of(table) != owner {
             Error::altered(format!("the owner of table queen_mq.{}", name.to_string_lossy()))
                 .detail("It is another one than that of table queen_mq.queue.")
@@ -125,7 +126,8 @@ pub(super) fn is_ours(relation: pg_sys::Oid) -> bool {
     }
 }
 
-/// Relations of an extension go with it, unless one of them was dropped or renamed by hand.
+/// A relation is missing because its extension was dropped, or because it was dropped or renamed by
+/// hand.
 fn refuse_missing(name: &CStr) -> ! {
     // SAFETY: as in `look_up`.
     let rest = unsafe {
@@ -175,13 +177,13 @@ pub fn announce() {
     unsafe { pg_sys::CacheInvalidateRelcacheByRelid(oid_of(ANNOUNCES)) };
 }
 
-/// Do not remember what is being read: it does not stand in the tables.
+/// Do not remember the value that is being read: the tables do not hold it.
 pub(super) fn forget() {
     CHANGES.set(CHANGES.get().wrapping_add(1));
 }
 
-/// How many changes of relations, and of what is announced, have been heard of: what was found out about
-/// a relation holds while this stays as it is.
+/// How many changes of relations, and announcements, this session has heard of. What it knows of a
+/// relation is valid while the count stays as it is.
 pub fn changes() -> u64 {
     if !IS_LISTENING.replace(true) {
         // SAFETY: the callback lives as long as the process, and does nothing but count.

@@ -76,7 +76,7 @@ pub const EARLIEST: Moment = -211_813_488_000_000_000;
 
 /// From text, as PostgreSQL reads a timestamptz.
 pub fn parse(text: &str) -> Result<Moment> {
-    // What is longer is none, and would be quoted in full.
+    // A longer text is no time, and PostgreSQL would quote all of it.
     let text = cut(text, 255);
     let read = || text.parse::<TimestampWithTimeZone>().ok().map(moment);
     let read = PgTryBuilder::new(read).catch_others(|_| None).execute();

@@ -164,8 +164,9 @@ fn stale() -> Error {
     Error::conflict("The position of this consumer group")
 }
 
-/// Create the cursor, locked by being new. None where somebody else has just done so or is about
-/// to, or keeps others from it. Never waits. In REPEATABLE READ one that is there by now is an error.
+/// Create the cursor: being new, it is locked. None where another transaction has just created it
+/// or is about to, or holds [`locks::first_reads`] or [`locks::first_reads_of`] whole. Never waits.
+/// In REPEATABLE READ a cursor that another transaction has created since the snapshot is an error.
 pub fn try_create(queue: i64, group: i64, partition: &str) -> Result<Option<Located>> {
     if !try_read_first(queue, group) {
         return Ok(None);
@@ -177,7 +178,7 @@ pub fn try_create(queue: i64, group: i64, partition: &str) -> Result<Option<Loca
     new
 }
 
-/// The same, where the caller has begun to read first.
+/// [`try_create`] for a caller that has succeeded in [`try_read_first`].
 pub fn try_create_read(group: i64, partition: &str) -> Result<Option<Located>> {
     let new = insert_if_new(group, partition);
     match new.is_none() && one_snapshot_per_transaction() && exists(group, partition)? {
@@ -186,11 +187,12 @@ pub fn try_create_read(group: i64, partition: &str) -> Result<Option<Located>> {
     }
 }
 
-/// The same, for those who can do without: one that is there by now is no error. The caller has begun to
-/// read first, or holds the group's row: who moves or removes the group waits for either.
+/// Insert a cursor, unless there is one: that is no error, also in REPEATABLE READ. The caller has
+/// succeeded in [`try_read_first`], or holds the group's row; a transaction that moves or removes
+/// the group waits for either.
 ///
-/// Two who come at once meet at the unique key: the second is told, and withdraws. From there on the row
-/// itself keeps others out, whether or not it has been committed.
+/// Two transactions that insert at once meet at the unique key: the second one finds that out and
+/// withdraws. From then on the row itself keeps other transactions out, committed or not.
 pub fn insert_if_new(group: i64, partition: &str) -> Option<Located> {
     if is_at_hand(group, partition) {
         return None;
@@ -200,8 +202,8 @@ pub fn insert_if_new(group: i64, partition: &str) -> Option<Located> {
     Some(fresh(unsigned(id), group, partition))
 }
 
-/// Whether there is such a cursor at this moment, or a transaction that has not ended has created one:
-/// it spares an insert that would be in vain.
+/// Whether there is such a cursor at this moment, or a transaction that has not ended has created
+/// one. The look spares an insert that would fail.
 fn is_at_hand(group: i64, partition: &str) -> bool {
     let keys = [(1, Key::Is(Value::Int(group))), (2, Key::Is(Value::Text(partition)))];
     BY_PARTITION.scan_dirty(&keys, From::Start, |_, _| ControlFlow::Break(())).is_some()
@@ -213,8 +215,9 @@ fn fresh(id: u64, group: i64, partition: &str) -> Located {
     Located { id, group, partition, message: None, revision: 0, is_own: false, cursor }
 }
 
-/// Whether messages of the group may be taken that have nothing yet that could be locked. To the end
-/// of the transaction, nobody keeps others from it; or to [`give_up_reading`].
+/// Take the shares under which the caller may create cursors and claims of the group. If they are
+/// granted, no transaction moves or empties the group before this one ends, or calls
+/// [`give_up_reading`]. Never waits.
 pub fn try_read_first(queue: i64, group: i64) -> bool {
     if !locks::first_reads(queue).try_share() {
         return false;
@@ -226,21 +229,21 @@ pub fn try_read_first(queue: i64, group: i64) -> bool {
     has_both
 }
 
-/// Nothing has been taken after [`try_read_first`]: a pop that goes on waiting for messages is not to be
-/// waited for by those who want everything.
+/// Give the shares of [`try_read_first`] back, where the caller has created nothing. A pop that
+/// goes on waiting for messages then keeps no seek, purge or deletion waiting.
 pub fn give_up_reading(queue: i64, group: i64) {
     locks::first_reads(queue).give_back_share();
     locks::first_reads_of(group).give_back_share();
 }
 
-/// The same, waiting for whoever keeps others from it.
+/// [`try_read_first`], waiting for a transaction that holds one of the locks whole.
 pub fn read_first(queue: i64, group: i64) {
     locks::first_reads(queue).share();
     locks::first_reads_of(group).share();
 }
 
-/// Put a new cursor in the place of the one that is there, whose lock the caller holds, or of none. Nobody
-/// else creates one: the caller keeps them from it.
+/// Put a new cursor in the place of the old one, which the caller has locked, or of none. The
+/// caller holds a lock under which no other transaction creates one.
 pub fn replace(group: i64, partition: &str) -> Result<Located> {
     REMOVE.run(&[arg(group), arg(partition)]);
     insert_if_new(group, partition).ok_or_else(stale)
@@ -261,19 +264,21 @@ static CREATE: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::TEXTARRAYOID],
 );
 
-/// See that the cursors exist, waiting for transactions that are creating one. In REPEATABLE READ one
-/// that has come since the snapshot is an error.
+/// See that the cursors exist, waiting for transactions that are creating one of them. In
+/// REPEATABLE READ a cursor that was created since the snapshot is an error.
 pub fn create(group: i64, partitions: Vec<String>) {
     CREATE.run(&[arg(group), arg(partitions)]);
 }
 
-/// Whether nobody is removing messages of the partition, who would not see what is taken now.
+/// Whether no transaction holds [`locks::takes`] of the partition: retention holds it while it
+/// removes messages, and would not see a claim that is inserted now.
 pub fn may_take(group: i64, partition: &str) -> bool {
     locks::takes(group, partition).is_free()
 }
 
-/// Keep others from taking messages of the partition in a group without order, to the end of the
-/// transaction. False if somebody keeps them from it already, or the transaction has locked much.
+/// Take [`locks::takes`]: to the end of the transaction no consumer takes messages of the partition
+/// in a group without order. False if another transaction holds the lock, or this one has no spare
+/// lock left ([`locks::has_spare`]).
 pub fn try_keep_from_taking(group: i64, partition: &str) -> bool {
     locks::takes(group, partition).try_spare()
 }
@@ -316,15 +321,15 @@ pub struct Locked {
     last: Option<(i64, bool, Cursor)>,
 }
 
-/// Lock a cursor or a claim, waiting for whoever has it; None if it is gone.
+/// Lock a cursor or a claim, waiting for the transaction that holds it. None if it is gone.
 pub fn lock_row(id: u64) -> Result<Option<Locked>> {
     Under::new_snapshot(|under| lock_one(id, false, under))
 }
 
-/// Lock cursors and claims, in the order given, which is ascending, waiting for whoever has them;
-/// those that are gone drop out. Their states are to be read after this, under a newer snapshot. Claims of
-/// messages that are settled stay as they are: somebody may just be removing them, who is not to be
-/// waited for.
+/// Lock cursors and claims in the given order, which is ascending, waiting for the transactions
+/// that hold them. Those that are gone drop out. The caller reads their states after this, under a
+/// newer snapshot. Claims of settled messages are not locked: the caller need not wait for a sweep
+/// that may be removing them.
 pub fn lock_unsettled(cursors: &[u64]) -> Result<Vec<Locked>> {
     let mut locked = Vec::with_capacity(cursors.len());
     for &id in cursors {

@@ -18,7 +18,7 @@ unsafe extern "C-unwind" {
 /// Fill in the generated columns of a row that is to be inserted.
 ///
 /// # Safety
-/// All belong together.
+/// All pointers belong to one open statement.
 pub unsafe fn compute_generated(
     target: *mut pg_sys::ResultRelInfo,
     state: *mut pg_sys::EState,
@@ -62,10 +62,10 @@ pub unsafe fn init_range_table(state: *mut pg_sys::EState, relation: pg_sys::Rel
     }
 }
 
-/// Fire the BEFORE ROW triggers of a DELETE: false where one of them suppresses it.
+/// Fire the BEFORE ROW triggers of a DELETE; false if one of them suppresses it.
 ///
 /// # Safety
-/// All belong together.
+/// All pointers belong to one open statement.
 pub unsafe fn before_delete(
     state: *mut pg_sys::EState,
     target: *mut pg_sys::ResultRelInfo,
@@ -73,7 +73,7 @@ pub unsafe fn before_delete(
 ) -> bool {
     let (none, no_slot) = (ptr::null_mut(), ptr::null_mut());
     let mut recheck = pg_sys::EPQState::default();
-    // SAFETY: no other transaction sees the row, so there is nothing to be looked at again.
+    // SAFETY: no other transaction sees the row, so no newer version of it need be read.
     unsafe {
         #[cfg(feature = "pg15")]
         {
@@ -112,7 +112,7 @@ pub unsafe fn before_delete(
     }
 }
 
-/// NULL as a value of a domain, which may have something against it; NULL for any other type.
+/// NULL as a value of a domain, which may forbid it; NULL for any other type.
 ///
 /// # Safety
 /// The attribute is one of a table.

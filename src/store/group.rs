@@ -219,7 +219,7 @@ static LOCK: Statement = Statement::new(
     &[pg_sys::INT8ARRAYOID],
 );
 
-/// Keep the groups from being moved, waiting for whoever holds one.
+/// Keep the groups from being moved, waiting for a transaction that holds the row of one.
 pub fn lock(groups: &[i64]) {
     LOCK.run(&[arg(groups.to_vec())]);
 }

@@ -1,14 +1,16 @@
 //! `queen_mq.installation` and `queen_mq.identity`: transaction ids across a restore.
 //!
 //! A dump carries the transaction ids of the cluster it was taken from; where it is restored, real
-//! ones may be lower. So what is stored is the real id plus an offset. Where a row tells that another
-//! installation wrote it, a dump has been restored: the first call that comes along sets the offset so
-//! that new ids exceed every stored one, under a lock that others wait for this one time. So it does
+//! ones may be lower. So the tables store the real id plus an offset. A row that another
+//! installation wrote tells that a dump has been restored. The first call that finds one sets the
+//! offset so that new ids exceed every stored one. It does that under a lock on
+//! `queen_mq.identity`, for which other calls wait this one time. The first call does so as well
 //! where stored ids exceed the next one for another reason: a clone that ran ahead was dumped and
-//! loaded back into the tables of its original, or somebody has set the cluster's counter back.
+//! loaded back into the tables of its original, or an administrator has set the cluster's counter
+//! back.
 //!
-//! The cluster's system identifier can tell neither: pg_upgrade changes it and keeps the transaction
-//! ids, a clone has that of its original and counts by itself.
+//! The cluster's system identifier would tell neither: pg_upgrade changes it and keeps the
+//! transaction ids, and a clone has that of its original and counts by itself.
 
 use std::cell::Cell;
 
@@ -31,13 +33,13 @@ pub struct Identity {
     pub void_before: Moment,
 }
 
-/// Between what a dump brought and what is written after it: more than any cluster could have had
-/// running. Holes of cursors are not looked through for the highest id. One that lies above new ids
-/// does no harm: what is pushed now has a higher segment id than any position, so it is read in order
-/// of id, whatever its transaction, and the holes of the snapshot of that read take the place of the
+/// The distance between the ids of a dump and new ones: more than any cluster could have had
+/// running. The search for the highest id leaves out holes of cursors. A hole above the new ids
+/// does no harm: a message that is pushed now has a higher segment id than any position, so it is
+/// read in order of id, whatever its transaction, and the holes of that read's snapshot replace the
 /// old ones.
 const GAP: u64 = 1 << 32;
-/// No cluster comes so far; an id above it was not stored by us.
+/// No cluster gets this far: the extension did not store an id above it.
 const HIGHEST_LEGAL: u64 = 1 << 61;
 
 static INSTALLATION: Index = Index { table: Table(c"installation"), name: c"installation_pkey" };
@@ -85,7 +87,8 @@ static END_LEASES: [Statement; 2] = [
     ),
 ];
 
-/// Queues that a session remembers to have checked. Many: the worker looks at all of them again and again.
+/// Number of queues that a session remembers to have checked. Large: the worker visits all of them
+/// again and again.
 const CHECKED: usize = 1 << 16;
 
 thread_local! {
@@ -105,8 +108,8 @@ pub fn current() -> Result<Identity> {
     }
 }
 
-/// This installation's number. It changes with DROP and CREATE EXTENSION alone, which every session
-/// hears of, as it does of a CREATE EXTENSION that is rolled back.
+/// This installation's number. It changes only with DROP and CREATE EXTENSION. Every session hears
+/// of these, also of a CREATE EXTENSION that is rolled back.
 fn own() -> i64 {
     let changes = catalogue::changes();
     if let Some((_, own)) = OWN.get().filter(|(before, _)| *before == changes) {
@@ -159,15 +162,15 @@ impl Identity {
         [arg(own()), arg(signed(self.xid_offset)), restored_at.and_then(arg)]
     }
 
-    /// Whether `stored` exceeds the next transaction id. Nothing that was stored under this identity
-    /// does.
+    /// Whether `stored` exceeds the next transaction id. Nothing that was stored under this
+    /// identity does.
     pub(super) fn is_behind(self, stored: u64) -> bool {
         let exceeds = |next: u64| stored > next.saturating_add(self.xid_offset);
         exceeds(NEXT.get()) && exceeds(read_next())
     }
 
-    /// Itself, if it was right for this queue when the session first used it: from then on new ids
-    /// exceed those that are stored. Otherwise the one that is, from now on.
+    /// This identity, if it was right for the queue when the session first used it: from then on
+    /// new ids exceed those that are stored. Otherwise the identity that is right, from now on.
     pub(super) fn checked(self, queue: i64, name: &str, under: &Under) -> Result<Self> {
         let with = (own(), self.xid_offset);
         if KNOWN_GOOD.with(|known| known.change(&queue, |before| *before == with)) == Some(true) {
@@ -199,14 +202,14 @@ fn in_force() -> Option<Identity> {
 /// Why the identity is to be set anew.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reason {
-    /// Another installation wrote rows that are here.
+    /// The tables hold rows that another installation wrote.
     Foreign,
     /// Stored ids exceed the next one.
     Beyond,
 }
 
 impl Reason {
-    /// Whether nothing is to be done, since another session has done it: the identity in force.
+    /// The identity in force, if another session has set it already; None if this one has to.
     fn is_gone(self) -> Result<Option<Identity>> {
         let Some(identity) = in_force() else { return Ok(None) };
         let [own, offset, _] = identity.args();
@@ -217,8 +220,8 @@ impl Reason {
 }
 
 /// Set the identity so that new transaction ids exceed every stored one, and no lease is alive. The
-/// lock is kept to the end of the transaction, unless another session has done it in the meantime.
-/// In REPEATABLE READ that is 40001, for the row of the table was replaced.
+/// lock is kept to the end of the transaction, unless another session has set the identity in the
+/// meantime. In REPEATABLE READ that is 40001, because that session has replaced the row.
 fn adopt(reason: Reason) -> Result<Identity> {
     // SAFETY: a plain global of the backend.
     if unsafe { pg_sys::XactReadOnly } {
@@ -246,8 +249,8 @@ fn adopt(reason: Reason) -> Result<Identity> {
     Ok(identity)
 }
 
-/// Where nothing can be written, on a standby or in a READ ONLY transaction: the identity that the next
-/// transaction that writes would set. Views go by it; it is not remembered.
+/// The identity that the next transaction that writes would set, for a standby or a READ ONLY
+/// transaction. Views use it; the session does not remember it.
 fn provisional() -> Result<Identity> {
     catalogue::forget();
     above_all()

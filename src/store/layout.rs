@@ -1,8 +1,8 @@
-//! What the direct look-ups and inserts go by: the columns of our tables, by name and type, in the
-//! order in which the code counts them, and the columns of their indexes.
+//! The columns of our tables, by name and type, in the order in which the code counts them, and the
+//! columns of their indexes: what direct look-ups and inserts rely on.
 //!
-//! Where a column lies in the table is another matter: a column that was added by hand, or dropped,
-//! or came with an update of the extension, moves none of these (see [`super::relation`]).
+//! Where a column lies in the table is another matter: a column that was added or dropped by hand,
+//! or that came with an update of the extension, moves none of these (see [`super::relation`]).
 
 use std::ffi::CStr;
 
@@ -17,7 +17,7 @@ pub struct Layout {
     pub columns: &'static [(&'static CStr, Oid)],
 }
 
-/// A b-tree index: the columns that it is in the order of.
+/// A b-tree index: its key columns, in their order.
 pub struct Order {
     pub name: &'static CStr,
     pub keys: &'static [&'static CStr],
@@ -30,7 +30,7 @@ pub fn of_table(name: &CStr) -> Option<&'static Layout> {
 
 /// All tables.
 pub fn tables() -> impl Iterator<Item = &'static CStr> {
-    // The last ones have no layout: they are read and written by SQL alone.
+    // The last ones have no layout: only SQL reads and writes them.
     TABLES.iter().map(|layout| layout.name).chain([c"identity", c"owner", c"sweep"])
 }
 

@@ -1,38 +1,42 @@
-//! The locks that have a name of their own, for what has no row to be locked (yet). All of them are here,
-//! in the order in which a transaction takes them that waits:
+//! The locks that have a name of their own: each stands for something that has no row (yet) which a
+//! transaction could lock. All of them are here. A transaction that waits for several takes them in
+//! this order:
 //!
-//! | lock | whole | share |
+//! | lock | held whole by | shared by |
 //! |---|---|---|
-//! | [`registration`] of a group | who registers it | |
-//! | [`tally`] of a queue | who counts for it, or removes messages | |
-//! | [`first_reads`] in a queue | purge, delete, a change of ordering | who creates a cursor or a claim, or holds a group |
-//! | [`first_reads_of`] a group | a seek of the group | the same, in the group |
-//! | [`discovery`] of a group | who looks for news for it | |
-//! | [`takes`] from a partition | who removes messages, in a group without order | |
+//! | [`registration`] of a group | the call that registers it | |
+//! | [`tally`] of a queue | a call that counts for it, or removes its messages | |
+//! | [`first_reads`] of a queue | purge, delete, change of ordering | see below |
+//! | [`first_reads_of`] a group | a seek of the group | see below |
+//! | [`discovery`] of a group | the pop that looks for new messages for it | |
+//! | [`takes`] of a partition | retention, in a group without order | |
 //!
-//! The row of a queue that is configured or deleted comes before them. After them come rows: of groups, of
-//! cursors and claims, each ascending, and of timers and dead letters. Pops and sweeps wait for none of all
-//! these, they only try. [`crate::patience`] says how the others wait.
+//! The row of a queue that is configured or deleted is locked before them. Rows of groups, of
+//! cursors and claims (both ascending), of timers and of dead letters are locked after them. Pops
+//! and sweeps only try these locks, they wait for none. [`crate::patience`] says how the other
+//! calls wait.
 //!
-//! Cursors and claims that are new, and not committed, are seen by nobody who looks for them. So who
-//! creates one holds shares of both first reads to the end of its transaction; retention, which creates a
-//! cursor to keep others from it, holds the row of the group. Who is to see all cursors and claims has the
-//! whole of one of the two locks, and the rows of the groups, before looking.
+//! A seek, a purge and the like find cursors and claims by a snapshot, which shows none that are
+//! not committed. So a transaction that creates one shares [`first_reads`] and [`first_reads_of`]
+//! to its end. Retention, which creates a cursor to keep consumers away from a partition, holds the
+//! row of the group instead. A call that has to see all cursors and claims takes one of the two
+//! locks whole, and the rows of the groups, before it takes its snapshot.
 //!
-//! A lock is an object lock, with the OID of a relation of ours as its class and a key in place of the
-//! object: no function or statement of SQL takes such a lock (advisory locks are of another type, LOCK
-//! TABLE locks relations as a whole, and DDL locks objects of the system catalogues), so no role can stop
-//! a queue by it. They are released at the end of the transaction, go through PREPARE TRANSACTION, and are
-//! shown by `pg_locks` as `classid::regclass`. Two names of one key share a lock, which costs a wait or
-//! a miss and nothing else.
+//! A lock is an object lock. Its class is the OID of a relation of ours, and a key stands in place
+//! of the object. No function or statement of SQL takes such a lock (advisory locks are of another
+//! type, LOCK TABLE locks whole relations, DDL locks objects of the system catalogues), so no role
+//! can stop a queue with one. The locks are released at the end of the transaction, survive PREPARE
+//! TRANSACTION, and `pg_locks` shows their class as `classid::regclass`. Two names with one key
+//! share a lock, which costs a wait or a miss and nothing else.
 //!
-//! The server has room for so many locks in all sessions together. A call takes a constant number,
-//! whatever it covers: relations of ours and their indexes; one lock of each kind above, where it is about
-//! one queue and one group; a tuple lock or another transaction's id while it waits. Rows that are locked,
-//! or new, are no entries there. What a call that covers many queues or groups can do without (counts,
-//! discoveries, the keeping from takes, first reads of a sweep) it takes as long as the transaction has
-//! taken fewer than [`SPARE`], and leaves undone after that: a later call, or the worker, whose
-//! transactions are of one queue, does it.
+//! All sessions share one lock table of fixed size. So a call takes a constant number of entries,
+//! whatever it covers: relations of ours and their indexes; one lock of each kind above, where the
+//! call is about one queue and one group; and, while it waits, a tuple lock or another
+//! transaction's id. Locked rows and new rows take no entry. A call that covers many queues or
+//! groups can do without some locks: those for counts, for discoveries, for takes, and for first
+//! reads of a sweep. It takes them while the transaction has taken fewer than [`SPARE`] locks. What
+//! it leaves undone after that, a later call does, or the worker, each of whose transactions covers
+//! one queue.
 
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -41,7 +45,7 @@ use pgrx::{IntoDatum, direct_function_call, pg_sys};
 
 use super::catalogue;
 
-/// Locks of a transaction, beyond which those it can do without are not to be had.
+/// A transaction that has taken this many locks gets none of those that it can do without.
 const SPARE: u32 = 64;
 
 const SHARE: i32 = pg_sys::ShareLock as i32;
@@ -50,9 +54,9 @@ const WHOLE: i32 = pg_sys::ExclusiveLock as i32;
 /// A lock by its name.
 #[derive(Clone, Copy)]
 pub struct Lock {
-    /// A relation, one for each kind.
+    /// The relation that stands for the lock's kind.
     class: &'static CStr,
-    /// 48 bits of it count.
+    /// The lower 48 bits are used.
     key: u64,
 }
 
@@ -67,18 +71,18 @@ pub fn tally(queue: i64) -> Lock {
     Lock { class: c"tally", key: queue as u64 }
 }
 
-/// Taking from a partition, or a message, that has nothing yet that could be locked; and keeping a group
-/// as it is.
+/// Creating the first cursor of a partition, or a claim, in any group of the queue. A share also
+/// keeps the groups as they are.
 pub fn first_reads(queue: i64) -> Lock {
     Lock { class: c"queue", key: queue as u64 }
 }
 
-/// The same in one group.
+/// Creating the first cursor of a partition, or a claim, in this group.
 pub fn first_reads_of(group: i64) -> Lock {
     Lock { class: c"cursor", key: group as u64 }
 }
 
-/// Looking for news for a group.
+/// Looking for new messages for a group.
 pub fn discovery(group: i64) -> Lock {
     Lock { class: c"discovery", key: group as u64 }
 }
@@ -99,39 +103,41 @@ fn hash(name: &[u8]) -> u64 {
 }
 
 impl Lock {
-    /// Take the whole of it, if nobody has any of it.
+    /// Take the lock whole, if no other transaction holds any of it.
     pub fn try_whole(self) -> bool {
         self.acquire(WHOLE, true)
     }
 
-    /// The same, for those who can do without.
+    /// [`Self::try_whole`] for a caller that can do without the lock: fails once the transaction
+    /// has taken [`SPARE`] locks.
     pub fn try_spare(self) -> bool {
         (self.is_own() || has_spare()) && self.try_whole()
     }
 
-    /// Take the whole of it, waiting for all who have some.
+    /// Take the lock whole, waiting for all transactions that hold any of it.
     pub fn whole(self) {
         self.acquire(WHOLE, false);
     }
 
-    /// Take a share, if nobody has the whole, or is waiting for it.
+    /// Take a share, if no other transaction holds the lock whole or waits for that.
     pub fn try_share(self) -> bool {
         self.acquire(SHARE, true)
     }
 
-    /// Take a share, waiting for whoever has the whole. Who waits for a share keeps nobody else from one.
+    /// Take a share, waiting for the transaction that holds the lock whole. A transaction that
+    /// waits for a share keeps no other one from a share.
     pub fn share(self) {
         self.acquire(SHARE, false);
     }
 
-    /// Give back a share that has just been taken, and that nothing has come of. One that the transaction
-    /// had before stays.
+    /// Give back a share that the caller has just taken and does not need. A share that the
+    /// transaction held before stays.
     pub fn give_back_share(self) {
         // SAFETY: locks are counted: this undoes the last `try_share`.
         unsafe { pg_sys::LockRelease(&self.tag(), SHARE, false) };
     }
 
-    /// Whether nobody has the whole of it at this moment, or is waiting for it.
+    /// Whether no other transaction holds the lock whole, or waits for that, at this moment.
     pub fn is_free(self) -> bool {
         let tag = self.tag();
         let is_free = try_acquire(&tag, SHARE, false);
@@ -142,12 +148,13 @@ impl Lock {
         is_free
     }
 
-    /// Wait for the transactions that have some of it at this moment, keeping nobody from it.
+    /// Wait for the transactions that hold any of the lock at this moment. The caller takes
+    /// nothing, so it keeps no other transaction from the lock.
     pub fn wait_for_holders(self) {
         let tag = self.tag();
         let mut count = 0;
-        // SAFETY: the answer is an array of so many, in the current memory context. Each is waited for
-        // by its own lock, as a lock is waited for: with deadlock detection and time-outs.
+        // SAFETY: the answer is an array of `count` in the current memory context. VirtualXactLock
+        // waits for each holder's own lock, with deadlock detection and timeouts.
         unsafe {
             let holders = pg_sys::GetLockConflicts(&tag, WHOLE, &mut count);
             for holder in 0..count as usize {
@@ -156,7 +163,7 @@ impl Lock {
         }
     }
 
-    /// Whether this transaction has the whole of it.
+    /// Whether this transaction holds the lock whole.
     fn is_own(self) -> bool {
         // SAFETY: reads the backend's memory.
         unsafe {
@@ -172,7 +179,8 @@ impl Lock {
         if passes_by {
             return try_acquire(&tag, mode, true);
         }
-        // SAFETY: a transaction-level lock on a tag of ours; released at the end of the transaction.
+        // SAFETY: a transaction-level lock on a tag of ours; released at the end of the
+        // transaction.
         let outcome = unsafe { pg_sys::LockAcquire(&tag, mode, false, false) };
         note(outcome);
         true
@@ -195,7 +203,8 @@ fn tag(class: pg_sys::Oid, key: u64) -> pg_sys::LOCKTAG {
     }
 }
 
-/// A transaction-level lock, if it is to be had; and whether it `counts`. A standby has none to give.
+/// Take a transaction-level lock, unless another transaction is in the way. `counts`: as one of the
+/// [`SPARE`]. A standby gives none.
 fn try_acquire(tag: &pg_sys::LOCKTAG, mode: i32, counts: bool) -> bool {
     // SAFETY: a tag of ours.
     unsafe {
@@ -211,7 +220,7 @@ fn try_acquire(tag: &pg_sys::LOCKTAG, mode: i32, counts: bool) -> bool {
 }
 
 thread_local! {
-    /// The transaction, and how many locks it has taken.
+    /// The transaction that took locks last, and how many it has taken.
     static TAKEN: Cell<(pg_sys::LocalTransactionId, u32)> = const { Cell::new((0, 0)) };
 }
 
@@ -221,14 +230,14 @@ fn note(outcome: pg_sys::LockAcquireResult::Type) {
     }
 }
 
-/// Locks that this transaction has taken: those given back with a subtransaction count as well.
+/// How many locks this transaction has taken. Those released with a subtransaction count as well.
 fn taken() -> u32 {
     let (transaction_then, taken) = TAKEN.get();
     if transaction_then == transaction() { taken } else { 0 }
 }
 
 fn transaction() -> pg_sys::LocalTransactionId {
-    // SAFETY: the place of this backend in shared memory, which it alone writes.
+    // SAFETY: this backend's entry in shared memory; no other process writes this field.
     unsafe {
         #[cfg(any(feature = "pg15", feature = "pg16"))]
         return (*pg_sys::MyProc).lxid;
@@ -237,30 +246,32 @@ fn transaction() -> pg_sys::LocalTransactionId {
     }
 }
 
-/// How many locks the transaction may take yet that it can do without.
+/// How many more locks the transaction may take that it can do without.
 pub fn spare() -> usize {
     SPARE.saturating_sub(taken()) as usize
 }
 
-/// Whether there is one.
+/// Whether the transaction may take one more lock that it can do without.
 pub fn has_spare() -> bool {
     spare() > 0
 }
 
-/// That of the worker of this database: a lock of its session. It is there before the extension is, so it
-/// is named after the database; what locks databases names them in another way (as shared objects).
+/// The lock of this database's worker, held by its session. The worker may start before the
+/// extension is created, so the lock's class is `pg_database`. PostgreSQL itself locks a database
+/// as a shared object, which is another name.
 fn worker() -> pg_sys::LOCKTAG {
-    /// Nothing but this counts parts of a database.
+    /// No lock of PostgreSQL uses a number of a part within a database.
     const WORKER: u64 = 1 << 32;
     // SAFETY: a plain global of the backend.
     let database = u64::from(unsafe { pg_sys::MyDatabaseId }.to_u32());
     let mut tag = tag(pg_sys::DatabaseRelationId, WORKER | database);
-    // A lock of this method stays when a transaction of the worker fails, and goes with its process.
+    // A lock of this method outlives a failed transaction of the worker. It is released with the
+    // process.
     tag.locktag_lockmethodid = pg_sys::USER_LOCKMETHOD as u8;
     tag
 }
 
-/// Be the worker of this database for as long as the session lasts. False if there is one.
+/// Become the worker of this database for as long as the session lasts. False if there is one.
 pub fn try_be_worker() -> bool {
     // SAFETY: a tag of ours; a session-level lock needs no owner.
     unsafe {

@@ -1,12 +1,12 @@
 //! How our statements are planned: in the same way everywhere and always.
 //!
-//! A session keeps the plan of a statement from its first use on. PostgreSQL would go by the sizes and
-//! the statistics of that moment: of a table that was empty then, was restored or loaded a second ago,
-//! or that nobody analyzes; and a plan that costs nothing on ten rows reads ten million. But what each
-//! of our statements has to do is known beforehand: look things up by an index that was made for it,
-//! one by one. So while one of them is planned, settings of the user's are put aside, and every table of
-//! ours counts as very large and as having no statistics: a plan is then a matter of the statement and
-//! the indexes alone.
+//! A session keeps the plan of a statement from its first use on. PostgreSQL would choose it by the
+//! sizes and the statistics of that moment. The table may have been empty then, or just restored or
+//! loaded, or never analyzed, and a plan that costs nothing on ten rows reads ten million. But each
+//! of our statements has a known task: look rows up one by one, by an index that was made for it.
+//! So while PostgreSQL plans one of them, the user's planner settings are put aside, and every
+//! table of ours counts as very large and without statistics. The plan then depends on the
+//! statement and the indexes alone.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -15,8 +15,8 @@ use pgrx::{PgList, pg_guard, pg_sys};
 
 use super::catalogue;
 
-/// Rows of a table, and pages of it and of each index: so many that whatever is not an index condition
-/// costs too much. Of ratio that ours have.
+/// Rows of a table, and pages of it and of each index, in a ratio like ours: so many that every
+/// plan without index conditions costs too much.
 const ROWS: f64 = 1e8;
 const PAGES: pg_sys::BlockNumber = 1_000_000;
 const INDEX_PAGES: pg_sys::BlockNumber = 400_000;
@@ -28,7 +28,7 @@ thread_local! {
     static BEFORE: Cell<Hooks> = const { Cell::new(Hooks { sizes: None, statistics: None }) };
 }
 
-/// Those that were there when the library was loaded: they go on being called.
+/// The hooks of libraries that were loaded before this one: ours call them.
 #[derive(Clone, Copy)]
 struct Hooks {
     sizes: pg_sys::get_relation_info_hook_type,
@@ -55,13 +55,13 @@ unsafe extern "C-unwind" fn tell_sizes(
     has_children: bool,
     rel: *mut pg_sys::RelOptInfo,
 ) {
-    // SAFETY: the planner lends what it has just filled in. The hook before is called behind a guard,
-    // as pgrx calls PostgreSQL's own functions: an ERROR in it unwinds.
+    // SAFETY: the planner lends what it has just filled in. The hook before is called behind a
+    // guard, as pgrx calls PostgreSQL's own functions: an ERROR in it unwinds.
     unsafe {
         if let Some(before) = BEFORE.get().sizes {
             pg_sys::ffi::pg_guard_ffi_boundary(|| before(root, table, has_children, rel));
         }
-        // A trigger of the user's reads other tables, as usual.
+        // A trigger of the user's reads other tables, which are planned as usual.
         if !IS_OURS.get() || !catalogue::is_ours(table) {
             return;
         }
@@ -75,7 +75,7 @@ unsafe extern "C-unwind" fn tell_sizes(
     }
 }
 
-/// True: there are no others than these, which are none.
+/// True tells the planner to use the statistics in `found`, which are none, and no others.
 #[pg_guard]
 unsafe extern "C-unwind" fn tell_statistics(
     root: *mut pg_sys::PlannerInfo,
@@ -97,10 +97,10 @@ unsafe extern "C-unwind" fn tell_statistics(
     }
 }
 
-/// While this is there, index scans and nested loops are the only choice: seen to also where the user's
-/// settings rule them out. What is ruled out counts as very expensive, which would make PostgreSQL
-/// compile the plan to machine code first, so that is off as well; and so are parallel workers, which
-/// `debug_parallel_query` would start for a look-up.
+/// While this lives, PostgreSQL plans only index scans and nested loops, even if the user's
+/// settings rule them out. The other kinds of scans and joins count as very expensive, for which
+/// PostgreSQL would compile the plan to machine code first, so JIT is off as well. So are parallel
+/// workers, which `debug_parallel_query` would start for a look-up.
 pub struct PinnedPlans {
     switches: [bool; SWITCHES],
     cache_mode: c_int,
@@ -110,7 +110,7 @@ pub struct PinnedPlans {
 
 const SWITCHES: usize = 11;
 
-/// Settings of the planner, and what they are to be.
+/// Settings of the planner, and the values that `pin` gives them.
 fn switches() -> [(*mut bool, bool); SWITCHES] {
     [
         (&raw mut pg_sys::enable_indexscan, true),

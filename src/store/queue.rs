@@ -187,8 +187,8 @@ fn read(row: &impl Columns) -> (Option<Identity>, Queue) {
     (identity, queue)
 }
 
-/// With the identity in force, where another installation wrote the row, or where what is stored of
-/// the queue is beyond it.
+/// The queue with the identity in force, where another installation wrote the row, or a stored id
+/// of the queue exceeds the row's identity.
 fn adopted((identity, mut queue): (Option<Identity>, Queue), under: &Under) -> Result<Queue> {
     queue.identity = match identity {
         None => identity::adopt_foreign()?,
@@ -233,8 +233,8 @@ pub fn find_or_create(name: &str, now: Moment) -> Result<Queue> {
 
 /// The queue, locked against a concurrent change of its options.
 ///
-/// Lock order: the identity before rows of queues. So the queue is looked up first, which adopts what
-/// has been restored, and only then is its row locked.
+/// Lock order: the table `identity` before rows of queues. So this looks the queue up first, which
+/// sets the identity after a restore, and locks the row only then.
 pub fn lock(name: &str) -> Result<Option<Queue>> {
     known(name)?;
     let Some(row) = LOCK.run(&[arg(name)]).first() else { return Ok(None) };
@@ -269,7 +269,7 @@ static ALL: Statement =
     Statement::new(concat!("SELECT ", columns!(), " FROM queen_mq.queue ORDER BY name"), &[]);
 
 pub fn all(under: &Under) -> Result<Vec<Queue>> {
-    // What the first row of another installation leads to holds for all of them.
+    // The identity that the first row of another installation leads to is right for all of them.
     let mut foreign = None;
     let rows = ALL.read(&[], under).map(|row| {
         let (identity, queue) = read(&row);

@@ -19,9 +19,10 @@ const KEPT: i64 = HOUR;
 static RECEIPTS: Table = Table(c"receipt");
 static BY_LEASE: Index = Index { table: Table(c"receipt"), name: c"receipt_once" };
 
-// Ids of leases grow with time, until it comes round in them. The bounds keep the scan away from the
-// end of the index where rows die; what is older on a cursor that went quiet is the sweep's, and so is
-// what a sweep is deleting. What makes this safe is the moment that is stored.
+// Lease ids grow with time, until their bits of it wrap around. The bounds keep the scan away from
+// the end of the index where rows die. Older receipts, of a cursor that went quiet, are left to the
+// sweep, which may be deleting them. The result is right because of the moment that each row
+// stores.
 static PRUNE: Statement = Statement::new(
     "DELETE FROM queen_mq.receipt WHERE ctid = ANY (ARRAY(
          SELECT ctid FROM queen_mq.receipt

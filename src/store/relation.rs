@@ -1,10 +1,10 @@
-//! Tables and indexes of ours, opened for direct look-ups and inserts: what the executor would have
-//! found out about them while it planned.
+//! Tables and indexes of ours, opened for direct look-ups and inserts: what the executor would find
+//! out about them while it plans.
 //!
 //! A superuser or the owner of the tables may alter them. Added columns, constraints, triggers and
-//! indexes are lived with, as by any statement. What direct access would pass over in silence (rules,
-//! forced row security, child tables) is refused, and so is a table that lacks what the code reads.
-//! What was found is remembered until a change of some relation is heard of.
+//! indexes work as they do for any statement. Rules, forced row security and child tables, which
+//! direct access would silently ignore, are refused; so is a table that lacks a column that the
+//! code reads. A session remembers what it found until it hears of a change of any relation.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char};
@@ -28,16 +28,16 @@ pub type Attributes = Rc<[i16]>;
 pub struct Opened {
     pub relation: pg_sys::Relation,
     pub attributes: Attributes,
-    /// To write a row runs code of the table's owner: a trigger, a constraint, a default, an index's
-    /// expression, predicate or operators.
+    /// Whether writing a row runs code of the table's owner: a trigger, a constraint, a default, an
+    /// index's expression, predicate or operators.
     pub runs_code: bool,
 }
 
 thread_local! {
-    /// By the address of a table's name: the count of changes before it was looked at, and what was
-    /// found.
+    /// By the address of a table's name: the count of changes before the session looked at the
+    /// table, and what it found.
     static TABLES: RefCell<AddressMap<*const c_char, (u64, Attributes, bool)>> = RefCell::default();
-    /// Indexes that have been looked at, and found in order.
+    /// Indexes that have been checked, with the count of changes before that.
     static INDEXES: RefCell<AddressMap<*const c_char, u64>> = RefCell::default();
 }
 
@@ -51,7 +51,7 @@ pub unsafe fn open(name: &'static CStr, mode: i32) -> Opened {
     if relation.is_null() {
         Error::dropped().raise();
     }
-    // Whatever was changed before the lock was had has been heard of by now.
+    // Taking the lock has made the session hear of every change before it.
     let changes = catalogue::changes();
     let known = TABLES.with_borrow(|known| known.get(&name.as_ptr()).cloned());
     if let Some((_, attributes, runs_code)) = known.filter(|(before, ..)| *before == changes) {
@@ -116,7 +116,7 @@ unsafe fn refuse_unusable(name: &CStr, relation: pg_sys::Relation) {
     }
 }
 
-/// Whether to write a row of a table with `columns` of ours runs code of its owner.
+/// Whether writing a row of a table with `columns` of ours runs code of the table's owner.
 ///
 /// # Safety
 /// The relation is open.
@@ -148,7 +148,7 @@ unsafe fn runs_code(relation: pg_sys::Relation, columns: usize) -> bool {
     }
 }
 
-/// Whether the predicate of an index asks more than whether columns are NULL, as those of ours do.
+/// Whether the predicate of an index is more than a test of columns for NULL, as in ours.
 ///
 /// # Safety
 /// The index is open.
@@ -196,8 +196,9 @@ unsafe fn attributes_of(name: &CStr, relation: pg_sys::Relation) -> Attributes {
 /// # Safety
 /// In a transaction.
 pub unsafe fn open_index(name: &'static CStr, table: &Opened) -> pg_sys::Relation {
-    // REINDEX CONCURRENTLY gives the name to another index, and then waits for all who have the table
-    // locked. Who looked the name up before that, and comes after it, looks once more.
+    // REINDEX CONCURRENTLY gives the name to another index, and then waits for all transactions
+    // that have locked the table. A call that looked the name up before that, and opens it after,
+    // looks again.
     let mut looked_at = pg_sys::InvalidOid;
     loop {
         let oid = catalogue::oid_of(name);
@@ -224,8 +225,8 @@ pub unsafe fn open_index(name: &'static CStr, table: &Opened) -> pg_sys::Relatio
     }
 }
 
-/// Whether an index has all rows, in the order that the code takes for granted. That it may be too
-/// young for an old snapshot (indcheckxmin) is no matter: no update changes a key of ours.
+/// Whether an index has all rows, in the order that the code relies on. An index that is too young
+/// for an old snapshot (indcheckxmin) is usable: no update changes a key of ours.
 ///
 /// # Safety
 /// Both are open.
@@ -259,8 +260,8 @@ unsafe fn is_usable(name: &CStr, index: pg_sys::Relation, table: &Opened) -> boo
     }
 }
 
-/// A statement of ours has not written a row that it was to write. If a trigger can be the reason, it
-/// is: an error then.
+/// A statement of ours has not written its row. If a trigger may have suppressed it, raise an
+/// error.
 pub fn refuse_suppression(name: &'static CStr) {
     // SAFETY: opened, looked at and closed.
     let can_be = unsafe {

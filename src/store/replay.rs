@@ -59,7 +59,7 @@ static HAND_OVER: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID],
 );
 
-/// What was for one group of the queue is for the other.
+/// Give messages that were replayed for the group `from` of the queue to the group `to`.
 pub fn hand_over(queue: i64, from: i64, to: i64) {
     HAND_OVER.run(&[arg(from), arg(to), arg(queue)]);
 }

@@ -43,8 +43,8 @@ pub struct NewSegment<'a> {
     pub only_group: Option<i64>,
 }
 
-/// Write a segment; returns its id. The arrays are made of copies, which are freed again: however much
-/// is pushed, one segment at a time is in memory twice.
+/// Write a segment; returns its id. The arrays are copies, freed again before the next segment: a
+/// push of any size has one segment in memory twice.
 pub fn append(segment: NewSegment<'_>) -> u64 {
     let appending = Appending::begin();
     let id = appending.append(segment);
@@ -80,7 +80,7 @@ impl Appending {
         id
     }
 
-    /// They are all written.
+    /// End the statement, after the last segment.
     pub fn end(self) {
         self.0.end();
     }
@@ -123,16 +123,18 @@ impl Stored {
     }
 }
 
-/// The messages of a segment as they lie in the table: what does not fit into a page is elsewhere, and
-/// this says where. So it takes a page at most, in the memory context it was read or copied into.
+/// The messages of a segment as they lie in the table. Values that do not fit into a page lie
+/// elsewhere, and this says where. So it takes a page at most, in the memory context it was read or
+/// copied into.
 ///
-/// It can be unpacked as long as a snapshot is held that was taken before it was read, or with it. Large
-/// values are read whatever has become of their row; only vacuum removes them for good, once whoever
-/// deleted the row has ended before every snapshot that is held. The row was visible when it was read, so
-/// who deletes it had not ended then, and not when an earlier snapshot was taken. The caller of an SQL
-/// function holds such a snapshot until the function returns, in every isolation level, in PL/pgSQL and
-/// in read-only functions alike: no value can be read without one. And nothing rewrites or truncates the
-/// table meanwhile: its lock is held to the end of the transaction.
+/// A caller may unpack it as long as it holds a snapshot that was taken no later than the one it
+/// was read with. A large value can be read whatever has become of its row. Only vacuum removes it,
+/// once the transaction that deleted the row has ended before every snapshot in use. The row was
+/// visible when it was read, so a transaction that deletes it had not ended then, nor when an
+/// earlier snapshot was taken. The caller of an SQL function holds such a snapshot until the
+/// function returns, in every isolation level, in PL/pgSQL and in read-only functions alike: no
+/// value can be read without one. Meanwhile no statement rewrites or truncates the table: its lock
+/// is held to the end of the transaction.
 #[derive(Clone, Copy)]
 pub struct Contents {
     payloads: Held,
@@ -160,7 +162,7 @@ impl Contents {
         }
     }
 
-    /// The transaction_ids alone, in the same way.
+    /// Unpack the transaction_ids alone, as long as `unpack` may be called.
     pub fn names(self) -> Names {
         Names(self.transaction_ids.get().map_or_else(Elements::none, TextArray::elements))
     }
@@ -436,8 +438,8 @@ pub fn oldest_but(
     })
 }
 
-/// The highest transaction id in the index of the queue's log. It may be one whose rows are gone, or not
-/// committed: so this is one look-up, however many rows have been deleted at that end.
+/// The highest transaction id in the index of the queue's log, be its row deleted or not committed.
+/// So this is one look-up, however many rows have been deleted at that end.
 pub fn newest_xid(queue: i64) -> Option<u64> {
     let keys = [(1, Key::Is(Value::Int(queue)))];
     NEWS.scan_any(&keys, From::End, |row| ControlFlow::Break(unsigned(row.need(3))))

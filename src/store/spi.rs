@@ -114,11 +114,11 @@ impl Statement {
 /// Run `body` as the role that owns the extension, in a restricted context, with an open SPI
 /// connection. What the function wants to keep, it copies out before this closes.
 ///
-/// There is no `Drop` for the connection: on an error PostgreSQL closes it itself, when it rolls the
-/// (sub)transaction back.
+/// There is no `Drop` for the connection: on an error PostgreSQL closes it itself, when it rolls
+/// the (sub)transaction back.
 pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     refuse_under_binary_upgrade()?;
-    // Put back last: what a trigger has set is put back by the guard, to what was pinned.
+    // Dropped last. The guard first undoes what a trigger has set, back to the pinned values.
     let _plans = PinnedPlans::pin();
     let _guard = Guard::act_as(catalogue::owner());
     let _ballast = Ballast::hold()?;

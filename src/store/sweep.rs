@@ -82,8 +82,9 @@ macro_rules! pass {
     };
 }
 
-/// The tables that are passed. What has lost what it belongs to goes only where a sequence has given that
-/// number out: while a dump is being loaded, rows come before what they belong to, and the sequences last.
+/// The tables that are swept. A row whose queue or cursor is gone is deleted only if a sequence has
+/// already given out that number: a dump loads such rows before those that they belong to, and sets
+/// the sequences last.
 pub static PASSES: [Pass; 6] = [
     pass!(
         "transaction_ids",
@@ -115,9 +116,9 @@ pub static PASSES: [Pass; 6] = [
         HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at < $3"
     ),
-    // Once nothing is held, or waits, in any of its partitions, and its claims are gone. Where somebody always holds something,
-    // by age: a lease lasts 12 hours, and longer only if it is extended. And once its receipts are
-    // gone.
+    // A set goes once none of its partitions holds a message or has one waiting, and its claims and
+    // receipts are gone. Where consumers always hold messages, it goes by age: a lease lasts 12
+    // hours, and longer only if it is extended.
     pass!(
         "lease_sets",
         "lease_set",
@@ -197,7 +198,8 @@ static OWNER: Statement = Statement::new(
     &[],
 );
 
-/// The name of the extension's owner, for dumps, after REASSIGN OWNED and the like.
+/// Keep the owner's name in `queen_mq.owner`, which dumps carry, true after REASSIGN OWNED and the
+/// like.
 pub fn owner() {
     OWNER.run(&[]);
 }

@@ -6,8 +6,9 @@
 //! through the functions the executor and logical replication use themselves. Everything that is
 //! not called for every message is SQL (see [`super::spi`]).
 //!
-//! Relations are opened each time: nothing of ours survives `DROP EXTENSION` or `REINDEX CONCURRENTLY`
-//! in a session. Their locks are kept to the end of the transaction, as a statement would.
+//! Relations are opened each time, and their locks kept to the end of the transaction, as by a
+//! statement. What a session has found out about them is valid until it hears of a change, by `DROP
+//! EXTENSION` or `REINDEX CONCURRENTLY` for instance (see [`super::relation`]).
 
 use std::ffi::CStr;
 use std::ops::ControlFlow;
@@ -62,8 +63,8 @@ impl Columns for Tuple {
             Error::corrupt(format!("no layout has a column {column} here")).raise()
         };
         let attribute = *attribute as usize;
-        // SAFETY: the slot holds a row until the scan moves on, which outlives this borrow. The table
-        // has the attribute. After slot_getsomeattrs the values up to it are filled in.
+        // SAFETY: the slot holds a row until the scan moves on, which outlives this borrow. The
+        // table has the attribute. After slot_getsomeattrs the values up to it are filled in.
         unsafe {
             let slot = &*self.slot;
             if usize::from(slot.tts_nvalid as u16) < attribute {
@@ -347,7 +348,7 @@ impl Held {
         Self(tuple.datum(column).map(copied))
     }
 
-    /// The same in the current memory context, still as it lies in the table.
+    /// A copy in the current memory context, still as it lies in the table.
     pub fn copied(self) -> Self {
         Self(self.0.map(copied))
     }

@@ -23,8 +23,9 @@ pub fn newest(queue: i64, under: &Under) -> Result<(i64, Tally)> {
         .unwrap_or_else(|| Ok(Default::default()))
 }
 
-/// Be the one who counts for the queue, until the end of the transaction. False if somebody else
-/// is, or has counted on from `revision`; or if the transaction has locked much.
+/// Take the `tally` lock of the queue, to count for it until the end of the transaction. False if
+/// another transaction holds it, or has counted on from `revision`; or if this transaction has no
+/// spare lock left (`locks::has_spare`).
 pub fn try_lead(queue: i64, revision: i64) -> Result<bool> {
     Ok(locks::tally(queue).try_spare() && is_newest(queue, revision)?)
 }

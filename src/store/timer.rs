@@ -103,7 +103,8 @@ static LOCK_OF_QUEUE: Statement = Statement::new(
     &[pg_sys::INT8OID],
 );
 
-/// Lock all timers of a queue, waiting for transactions that are moving, replacing or cancelling one.
+/// Lock all timers of a queue, waiting for transactions that are moving, replacing or cancelling
+/// one.
 pub fn lock_of_queue(queue: i64) {
     LOCK_OF_QUEUE.run(&[arg(queue)]);
 }

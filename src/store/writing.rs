@@ -1,9 +1,10 @@
 //! Inserts and deletes of rows, with what the executor does around them.
 //!
-//! They are statements to what hangs on the table: triggers of rows and of statements fire,
-//! generated columns are computed, constraints are checked. What would wait for the commit, PostgreSQL
-//! refuses (42501): it would run outside of the owner's restricted operation. Columns that are not ours
-//! get their defaults. A table without triggers pays for none of them.
+//! To triggers and constraints of the table they are statements: triggers of rows and of statements
+//! fire, generated columns are computed, constraints are checked. PostgreSQL refuses (42501) a
+//! trigger or constraint that is deferred to the commit: it would run outside of the owner's
+//! restricted operation. Columns that are not ours get their defaults. A table without triggers
+//! pays for none of them.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -32,9 +33,9 @@ impl Table {
         unsafe { Inserting::begin(self) }
     }
 
-    /// Insert one row, unless its key is taken: by a row that is there, or by one whose transaction has
-    /// not ended. Never waits (except for a unique index that is not ours). Where it is taken this is
-    /// what ON CONFLICT DO NOTHING is to triggers: the BEFORE ones have seen the row, no other has.
+    /// Insert one row, unless its key is taken by a row that is there, or whose transaction has not
+    /// ended. Never waits (except for a unique index that is not ours). As for ON CONFLICT DO
+    /// NOTHING, BEFORE ROW triggers then have run, AFTER ROW triggers have not.
     pub fn try_insert(&self, key: &Index, values: &[Arg]) -> Option<Place> {
         let inserting = self.inserting();
         let arbiter = super::catalogue::oid_of(key.name);
@@ -46,8 +47,8 @@ impl Table {
 
     /// Delete a row that this transaction has inserted.
     pub fn withdraw(&self, place: Place) {
-        // SAFETY: as above. The row is there, and no other transaction sees it. A command does not see
-        // what it has inserted itself: this is the next one.
+        // SAFETY: as above. The row is there, and no other transaction sees it. A command does not
+        // see rows that it has inserted itself, so the delete is the next command.
         unsafe {
             pg_sys::CommandCounterIncrement();
             let writing = Writing::begin(self, c"DELETE", pg_sys::CmdType::CMD_DELETE);
@@ -57,7 +58,7 @@ impl Table {
     }
 }
 
-/// A statement that inserts rows: to be ended, except where an ERROR ends it.
+/// A statement that inserts rows. The caller ends it, unless an ERROR has.
 pub struct Inserting {
     writing: Writing,
     /// Holds one row after the other.
@@ -145,13 +146,13 @@ impl Inserting {
 }
 
 /// A statement that writes rows. On an ERROR the transaction's resource owner closes what is open,
-/// and the memory goes with the context that was current.
+/// and the memory is freed with the context that was current.
 struct Writing {
     name: &'static CStr,
     table: Opened,
     state: *mut pg_sys::EState,
     target: *mut pg_sys::ResultRelInfo,
-    /// NULL: nothing hangs on the table.
+    /// NULL: the table has no triggers.
     triggers: *const pg_sys::TriggerDesc,
     /// For triggers that look at all rows of a statement.
     capture: *mut pg_sys::TransitionCaptureState,
@@ -161,8 +162,8 @@ impl Writing {
     /// # Safety
     /// In a transaction, with an active snapshot.
     unsafe fn begin(table: &Table, tag: &CStr, command: pg_sys::CmdType::Type) -> Self {
-        // SAFETY: what the executor, and logical replication, set up for a statement. All that is
-        // allocated lives as long as the state.
+        // SAFETY: the steps of the executor, and of logical replication, for one statement. All
+        // that is allocated lives as long as the state.
         unsafe {
             allocator::check();
             pg_sys::PreventCommandIfReadOnly(tag.as_ptr());
@@ -181,7 +182,7 @@ impl Writing {
             let target: *mut pg_sys::ResultRelInfo =
                 pg_sys::palloc0(size_of::<pg_sys::ResultRelInfo>()).cast();
             pg_sys::InitResultRelInfo(target, table.relation, 1, ptr::null_mut(), 0);
-            // Where triggers look for it; it is not counted as opened by them.
+            // Triggers find the table here; it does not count as opened by them.
             (*state).es_opened_result_relations =
                 pg_sys::lappend((*state).es_opened_result_relations, target.cast::<c_void>());
             let triggers = (*target).ri_TrigDesc;
@@ -196,7 +197,7 @@ impl Writing {
         }
     }
 
-    /// Fire what waits for the end of the statement, and close it.
+    /// Fire the triggers that wait for the end of the statement, and close it.
     ///
     /// # Safety
     /// Once, after everything else.
@@ -271,7 +272,7 @@ impl Writing {
         }
     }
 
-    /// What a column gets that no value is given for.
+    /// The default of a column for which the caller gives no value.
     ///
     /// # Safety
     /// In the state's memory context.
@@ -280,7 +281,8 @@ impl Writing {
             return None;
         }
         // SAFETY: an expression that fits the column, evaluated as the executor evaluates one. The
-        // function is called behind a guard, as pgrx calls PostgreSQL's own: an ERROR in it unwinds.
+        // function is called behind a guard, as pgrx calls PostgreSQL's own: an ERROR in it
+        // unwinds.
         unsafe {
             let relation = self.table.relation;
             let mut default = pg_sys::build_column_default(relation, attribute.attnum.into());
@@ -311,7 +313,7 @@ impl Writing {
         let (state, target, relation) = (self.state, self.target, self.table.relation);
         // SAFETY: as in `insert`.
         unsafe {
-            // A range table is needed to tell of a constraint, and not to ask for values.
+            // The executor needs a range table for the message of a failed constraint only.
             if !self.table.runs_code {
                 self.need_values(slot);
                 return;
@@ -328,7 +330,7 @@ impl Writing {
         }
     }
 
-    /// What ExecConstraints does where there are no constraints but NOT NULL.
+    /// What ExecConstraints does for a table whose only constraints are NOT NULL.
     ///
     /// # Safety
     /// The slot holds a row for the table.
@@ -343,8 +345,8 @@ impl Writing {
         }
     }
 
-    /// Insert the keys of a row into the indexes. `is_taken`: the arbiter has its key. Gives back the
-    /// deferred constraints that are to be looked at again.
+    /// Insert the keys of a row into the indexes. Sets `is_taken` if the arbiter has its key.
+    /// Returns the indexes of deferred constraints that are to be checked again.
     ///
     /// # Safety
     /// The row has been inserted.
@@ -355,8 +357,8 @@ impl Writing {
         is_taken: &mut bool,
     ) -> *mut pg_sys::List {
         let (state, target) = (self.state, self.target);
-        // SAFETY: the indexes are open. Keys are looked at without waiting where there is an arbiter,
-        // since of two who come at once both have told by then that they are there.
+        // SAFETY: the indexes are open. With an arbiter, keys are checked without waiting: of two
+        // transactions that insert a key at once, each has announced its row by then.
         unsafe {
             if (*target).ri_NumIndices == 0 {
                 return ptr::null_mut();
@@ -375,13 +377,13 @@ impl Writing {
         }
     }
 
-    /// The unique indexes with the columns of this one: with it the one that REINDEX CONCURRENTLY is
-    /// putting in its place, or has left behind.
+    /// The unique indexes with the columns of `arbiter`: itself, and one that REINDEX CONCURRENTLY
+    /// is putting in its place, or has left behind.
     ///
     /// # Safety
     /// The indexes are open.
     unsafe fn alike(&self, arbiter: pg_sys::Oid) -> *mut pg_sys::List {
-        // SAFETY: as many are open as it says; each has as many columns as it says.
+        // SAFETY: `ri_NumIndices` indexes are open; each has `indnkeyatts` columns.
         unsafe {
             let target = &*self.target;
             let count = target.ri_NumIndices as usize;

@@ -79,8 +79,9 @@ impl Taking<'_> {
         if candidates.is_empty() {
             return Ok(outcome);
         }
-        // Once something is claimed the shares stay to the end of the transaction: a seek, a purge, a change
-        // of ordering wait for it; those that were faster are noticed below.
+        // Once a message is claimed, this transaction keeps the shares of [`locks::first_reads`] to
+        // its end: a seek, a purge or a change of ordering waits for it. One that was faster is
+        // noticed below.
         let (queue, group) = (self.queue.id, self.group.id);
         let reads_first = cursor::try_read_first(queue, group);
         if !reads_first || !cursor::may_take(group, partition) {

@@ -52,14 +52,15 @@ pub struct Wanted<'a> {
 pub struct Delivery {
     pub partition: Rc<str>,
     pub message: MessageId,
-    /// Of its segment: unpacked when the message is returned, for all of them need not be in memory.
+    /// The contents of its segment, unpacked when the message is returned: not all are in memory at
+    /// once.
     pub contents: Contents,
     pub created_at: Moment,
     pub attempt: u32,
     pub lease: Option<(LeaseId, Moment)>,
 }
 
-/// The contents of messages that are returned one by one: one segment's at a time.
+/// Unpacks the contents of messages that are returned one by one, a segment at a time.
 pub struct Unpacking {
     scratch: Scratch,
     open: Option<(u64, Unpacked)>,
@@ -70,8 +71,8 @@ impl Unpacking {
         Self { scratch: Scratch::new(), open: None }
     }
 
-    /// transaction_id, payload and headers of a message. They live until this is asked for a message of
-    /// another segment.
+    /// transaction_id, payload and headers of a message. They live until the next call for a
+    /// message of another segment.
     pub fn message(&mut self, of: &Delivery) -> Result<(String, Jsonb, Option<Jsonb>)> {
         let segment = of.message.segment();
         let open = match self.open.take() {
@@ -241,7 +242,7 @@ impl<'a> Taking<'a> {
         self.is_outdated
     }
 
-    /// Whether something was written that is to stay.
+    /// Whether the take wrote anything that must not be rolled back.
     pub fn has_written(&self) -> bool {
         self.has_written
     }
@@ -369,9 +370,10 @@ impl<'a> Taking<'a> {
                 return Ok(Tried::MovedOn);
             }
             None => match cursor::try_create_read(self.group.id, partition)? {
-                // What a sweep or a purge has removed meanwhile is in no state of this cursor. None of
-                // them does so from here on: a purge waits for the share that is held, and a sweep
-                // creates a cursor that is not there before it removes what the group has not read.
+                // The state of this cursor knows nothing of messages that a sweep or a purge has
+                // removed since the look. From here on neither removes any: a purge waits for the
+                // share that this transaction holds, and a sweep creates a missing cursor before it
+                // removes messages that the group has not read.
                 Some(_) if !tally::is_as_seen(self.queue.id, under)? => {
                     cursor::moved_on()?;
                     return Ok(Tried::MovedOn);

@@ -16,8 +16,8 @@ pub use registry::announce;
 use crate::store::locks;
 use crate::{upgrade, waiters};
 
-/// To be called by `_PG_init`: in the postmaster it sets up shared memory and the launcher. No
-/// launcher where pg_upgrade has started the server: nothing is to be written there.
+/// Called by `_PG_init`: in the postmaster it sets up shared memory and the launcher. A server that
+/// pg_upgrade has started gets no launcher, because the worker must not write there.
 pub fn register() {
     // SAFETY: a plain global of the process.
     if !unsafe { pg_sys::process_shared_preload_libraries_in_progress } {

@@ -25,8 +25,9 @@ const LONGEST_PAUSE: i64 = SECOND / 2;
 const TIMERS: i64 = SECOND;
 /// One task of one round; the rest is done in the next.
 const ROUND: i64 = SECOND / 4;
-/// What the worker goes by, whatever ALTER DATABASE or ALTER ROLE … SET says for other sessions. Its
-/// statements wait for a lock no longer than `lock_timeout`; what is locked is left for the next round.
+/// Settings of the worker, whatever ALTER DATABASE or ALTER ROLE … SET gives other sessions. Its
+/// statements wait for a lock no longer than `lock_timeout`, and leave what is locked to the next
+/// round.
 const SETTINGS: &[(&CStr, &CStr)] = &[
     (c"lock_timeout", c"100ms"),
     (c"statement_timeout", c"0"),
@@ -55,9 +56,9 @@ const LINGER: i64 = 5 * SECOND;
 pub extern "C-unwind" fn queen_mq_worker(database: pg_sys::Datum) {
     let database = pg_sys::Oid::from(database.value() as u32);
     take_signals();
-    // SAFETY: a database that is gone ends the process. A background worker connects as the superuser
-    // of the cluster's creation; everything it does to the extension's tables it does as their owner
-    // (`connected`), for no other role is known before the catalogue can be read.
+    // SAFETY: a database that is gone ends the process. The worker connects as the superuser of the
+    // cluster's creation, because no other role is known before it can read the catalogue. All that
+    // it does to the extension's tables it does as their owner (`connected`).
     unsafe {
         pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, 0);
     }

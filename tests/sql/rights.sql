@@ -1,4 +1,5 @@
--- The role that creates the extension uses it, and owns all that belongs to it; others have no rights.
+-- The role that creates the extension uses it, and owns all that belongs to it; others have no
+-- rights.
 \set VERBOSITY terse
 \set SHOW_CONTEXT never
 \pset footer off
@@ -22,7 +23,7 @@ SELECT count(*) FROM queen_messages;
 SELECT queue, consumer_group, pending FROM queen_groups;
 SELECT count(*) FROM queen_dead_letters;
 SELECT count(*) FROM queen_mq.queue;
--- What belongs to anybody else:
+-- Objects that belong to another role:
 WITH member AS (
     SELECT d.classid, d.objid FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
     WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND e.extname = 'queen_mq')
@@ -32,7 +33,7 @@ LEFT JOIN pg_proc p ON m.classid = 'pg_proc'::regclass AND p.oid = m.objid
 LEFT JOIN pg_namespace n ON m.classid = 'pg_namespace'::regclass AND n.oid = m.objid
 WHERE coalesce(c.relowner, p.proowner, n.nspowner) <> 'test_owner'::regrole;
 
--- Another role, who can see the schema.
+-- Another role, which may use the schema.
 RESET ROLE;
 GRANT USAGE ON SCHEMA "the app" TO test_stranger;
 SET ROLE test_stranger;

@@ -24,9 +24,9 @@ SELECT pg_describe_object(classid, objid, 0) FROM member
 WHERE obj_description(objid, CASE classid WHEN 'pg_proc'::regclass THEN 'pg_proc' ELSE 'pg_class' END) IS NULL
   AND (classid = 'pg_proc'::regclass OR objid IN (SELECT oid FROM pg_class WHERE relkind IN ('r', 'v'))) ORDER BY 1;
 
--- Functions that are declared to run with other rights, or other settings, than those of their caller: a
--- trigger, for those who restore a dump. (The others run as the owner of the extension; they see to that
--- themselves, after a look at the caller's rights.)
+-- Functions that are declared to run with other rights, or other settings, than those of their
+-- caller: a trigger, which runs where a dump is restored. (The others switch to the extension's
+-- owner by themselves, after PostgreSQL has checked the caller's right to EXECUTE.)
 SELECT p.oid::regprocedure FROM pg_proc p JOIN member ON classid = 'pg_proc'::regclass AND objid = p.oid
 WHERE p.prosecdef OR p.proconfig IS NOT NULL ORDER BY 1;
 

@@ -91,7 +91,7 @@ impl<K: Ord + Default + Clone> Stream<K> {
     }
 }
 
-/// What a name, or a place in a transaction, takes in a set of them, about.
+/// Bytes of a name, or of a place in a transaction, in a set of them, about.
 const ENTRY: usize = 100;
 
 /// The state of a group's search.
@@ -113,7 +113,7 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// How much memory it takes, about.
+    /// The bytes that it takes in memory, about.
     pub fn bytes(&self) -> usize {
         ENTRY * (self.open.len() + self.segments.holes.len() + self.announced.holes.len())
     }
@@ -123,7 +123,7 @@ impl Discovery {
         Self { segments: Stream::starting_at(snapshot, xmax), ..Self::default() }
     }
 
-    /// The highest transaction id that it speaks of: holes lie below the places.
+    /// The highest transaction id in it. Holes lie below the places.
     pub fn reached(&self) -> u64 {
         self.segments.xid.max(self.announced.xid)
     }

@@ -1,21 +1,21 @@
-//! Lease ids: UUIDs of version 8 (RFC 9562: their layout is the maker's) that name what they were
-//! given for.
+//! Lease ids: UUIDs of version 8 (RFC 9562 leaves their layout to the maker) that name the cursor,
+//! claim or set they were given for.
 //!
 //! | bits | what |
 //! |---|---|
-//! | 12 | when: units of 2^14 ms, about 16 s, which come round every 18.6 hours |
+//! | 12 | when: units of 2^14 ms, about 16 s, which wrap around every 18.6 hours |
 //! | 1, 49 | the kind of what is held, and its number: 178 years at 100,000 a second |
 //! | 60 | random |
 //!
-//! The time comes first, so that receipts of one cursor are appended and not scattered over an index.
-//! It serves nothing else: the moment a lease was given is stored beside it. The id is compared whole
-//! with the stored one.
+//! The time comes first, so that receipts of one cursor are appended to an index and not scattered
+//! over it. It has no other use: the moment a lease was given is stored beside the id. The whole id
+//! is compared with the stored one.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Bits of the number of a cursor, a claim or a set: no sequence of theirs goes beyond.
+/// Bits of the number of a cursor, a claim or a set. Their sequences end there.
 pub const NUMBER_BITS: u32 = 49;
 /// The highest number that an id can carry.
 pub const LAST_NUMBER: u64 = (1 << NUMBER_BITS) - 1;
@@ -57,9 +57,9 @@ impl LeaseId {
         Self::of_halves(high, low)
     }
 
-    /// Ranges, with their ends, that hold every id given from `from` up to, but not in, the unit of
-    /// time of `until`, and few others but those of whole rounds before. Two where the time comes
-    /// round in between.
+    /// Ranges, ends included, that hold every id given from `from` up to, but not in, the unit of
+    /// time of `until`, and few other ids except those of earlier rounds of the time. There are two
+    /// ranges where the time wraps around in between.
     pub fn given_between(from: i64, until: i64) -> Vec<(Self, Self)> {
         if until.saturating_sub(from) >= UNIT * UNITS as i64 {
             return vec![(Self([0; 16]), Self([0xff; 16]))];

@@ -7,9 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::codec::{Reader, Writer};
 
-/// The most messages one segment can hold. A message's id is below 2^53: a number of JSON is exact up
-/// to there. So few messages in a segment leave ids for segments that last 101 years at 100,000 pushes
-/// a second; twice as many would halve that.
+/// The most messages one segment can hold. A message's id is below 2^53, up to where numbers of
+/// JSON are exact. With this few messages in a segment, the ids of segments last 101 years at
+/// 100,000 pushes a second; twice as many would halve that.
 pub const SEGMENT_CAPACITY: usize = 28;
 
 const CAPACITY: u64 = SEGMENT_CAPACITY as u64;
@@ -17,7 +17,7 @@ const CAPACITY: u64 = SEGMENT_CAPACITY as u64;
 /// No segment has a higher id.
 pub const LAST_SEGMENT: u64 = (1 << 53) / CAPACITY - 1;
 
-/// A message: its segment times the capacity, and its index therein. An integer below 2^53.
+/// A message's id: its segment's id times the capacity, plus its index in it. Below 2^53.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

@@ -51,7 +51,7 @@ impl Tally {
         self.removed_bytes += bytes;
     }
 
-    /// The highest transaction id that it speaks of.
+    /// The highest transaction id in it.
     pub fn reached(&self) -> u64 {
         self.stream.xid.max(self.swept.0).max(self.floor)
     }

@@ -83,7 +83,7 @@ fn queen_tx_commit(
     Jsonb::from_text(answer.get())
 }
 
-/// What one operation's answer takes, apart from markers' values: twice, when it becomes one text.
+/// Bytes of one operation's answer, apart from markers' values: twice, as it also becomes text.
 const ANSWER: usize = 4096;
 
 /// A checked bundle. Numbers are places in the order of results.

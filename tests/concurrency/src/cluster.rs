@@ -29,7 +29,7 @@ log_min_messages = warning
 /// removed when it goes out of scope.
 pub struct Cluster {
     directory: PathBuf,
-    /// What the server has in its environment, beside the usual.
+    /// Variables that are added to the server's environment.
     environment: &'static [(&'static str, &'static str)],
 }
 
@@ -44,7 +44,7 @@ impl Cluster {
         Self::start_in(&[], more)
     }
 
-    /// The same, with variables in the server's environment.
+    /// `start_with`, with variables in the server's environment.
     pub fn start_in(
         environment: &'static [(&'static str, &'static str)],
         more: &str,
@@ -99,7 +99,7 @@ impl Cluster {
         self.start_as("")
     }
 
-    /// The same, with options of the server.
+    /// `start`, with options of the server.
     pub fn start_as(&self, options: &str) -> Result<()> {
         run(tool("pg_ctl")?
             .args(["start", "-w", "-s", "-t", "60", "-o", options, "-D"])
@@ -175,7 +175,7 @@ impl Cluster {
         self.dump_as("postgres", database, file)
     }
 
-    /// The same, by a role.
+    /// `dump`, by a role.
     pub fn dump_as(&self, role: &str, database: &str, file: &Path) -> Result<()> {
         run(tool("pg_dump")?
             .args(["-Fc", "-U", role, "-d", database, "-h"])
@@ -189,12 +189,12 @@ impl Cluster {
         self.restore_as("postgres", database, file)
     }
 
-    /// The same, by a role.
+    /// `restore`, by a role.
     pub fn restore_as(&self, role: &str, database: &str, file: &Path) -> Result<()> {
         self.restore_with(&["-U", role], database, file)
     }
 
-    /// The same, with further options of pg_restore.
+    /// `restore`, with further options of pg_restore.
     pub fn restore_with(&self, options: &[&str], database: &str, file: &Path) -> Result<()> {
         run(tool("pg_restore")?
             .args(["--exit-on-error", "-U", "postgres"])

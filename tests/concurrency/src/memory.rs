@@ -1,5 +1,5 @@
-//! The memory of one backend of the server, from the outside: how much it has used, and a limit for it.
-//! Linux; the tests run as the user that the server runs as, or as root.
+//! The memory of one backend of the server, from the outside: how much it has used, and a limit for
+//! it. Linux; the tests run as the user that the server runs as, or as root.
 
 use std::fs;
 use std::process::Command;

@@ -162,7 +162,8 @@ async fn constraints_and_indexes_of_others_hold() -> Result<()> {
             let add = format!("ALTER TABLE queen_mq.claim ADD CONSTRAINT one {kind} {constraint}");
             session.run(&add).await?;
             let state = match (constraint, kind) {
-                // At the commit it would run with the rights of the caller: PostgreSQL refuses that.
+                // At the commit it would run with the rights of the caller: PostgreSQL refuses
+                // that.
                 ("DEFERRABLE INITIALLY DEFERRED", _) => "42501",
                 (_, "UNIQUE (group_id)") => "23505",
                 _ => "23P01",

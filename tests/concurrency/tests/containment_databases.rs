@@ -1,5 +1,5 @@
-//! Odd databases: other encodings, standbys, defaults that forbid to write, a library that is not the one
-//! that the SQL was written for. Each gives the caller a plain error, or works.
+//! Odd databases: other encodings, standbys, defaults that forbid to write, a library that is not
+//! the one that the SQL was written for. Each gives the caller a plain error, or works.
 
 use std::time::Duration;
 

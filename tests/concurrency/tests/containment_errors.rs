@@ -1,5 +1,5 @@
-//! An error in any function, whatever it comes from and wherever it is caught, does what it does in a
-//! statement of PostgreSQL's own: role, settings and transaction are as before the call, what the
+//! An error in any function, whatever it comes from and wherever it is caught, does what it does in
+//! a statement of PostgreSQL's own: role, settings and transaction are as before the call, what the
 //! failed block did is undone, what was before it stays, and the session goes on.
 
 use std::time::{Duration, Instant};

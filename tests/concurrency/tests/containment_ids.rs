@@ -36,7 +36,8 @@ async fn every_sequence_outlives_a_hundred_years() -> Result<()> {
     Ok(())
 }
 
-/// A database whose ids of segments, cursors, claims and sets are about to end: so many are left of each.
+/// A database whose ids of segments, cursors, claims and sets are about to end: so many are left of
+/// each.
 async fn near_the_end(left: i64) -> Result<(TestDb, Session)> {
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
@@ -156,7 +157,7 @@ async fn the_last_claims_of_a_group_without_order_are_told_apart() -> Result<()>
     Ok(())
 }
 
-/// An id that does not exist is an error, and never one that somebody else has.
+/// An id that does not exist is an error, and is never taken for an existing one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_push_after_the_last_id_is_an_error() -> Result<()> {
     let (_db, session) = near_the_end(1).await?;

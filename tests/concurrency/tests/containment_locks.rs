@@ -1,5 +1,5 @@
-//! The server's lock table is shared by all databases: a call takes a few entries of it, however much it
-//! covers, and none that another role can take first.
+//! The server's lock table is shared by all databases: a call takes a few entries of it, however
+//! much it covers, and none that another role can take first.
 
 use std::time::Duration;
 

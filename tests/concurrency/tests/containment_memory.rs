@@ -1,5 +1,5 @@
 //! A server without memory: a call that needs more than there is ends with an ERROR and leaves
-//! nothing behind; nobody else notices.
+//! nothing behind. Other sessions notice nothing.
 
 use anyhow::{Context, Result, ensure};
 use queen_tests::memory::{MIB, allow, allow_all, figure};
@@ -25,7 +25,7 @@ const CALLS: &[&str] = &[
          repeat('z', 8000000), 1)) FROM generate_series(1, 2) i))",
 ];
 
-/// The same of calls that push nothing.
+/// Calls that push nothing; each gives one number.
 const OTHERS: &[&str] = &[
     "SELECT queen_ack('00000000-0000-7000-8000-000000000000', message_ids => ARRAY(SELECT generate_series(1, 100000)::bigint),
          status => 'failed', error => repeat('x', 5000000)) IS NULL",

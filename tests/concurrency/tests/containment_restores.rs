@@ -24,8 +24,9 @@ async fn run_ahead(session: &Session) -> Result<()> {
     Ok(session.run(sql).await?)
 }
 
-/// Messages 1 to 30 of three partitions: 1 to 27 are settled, 28 to 30 under a lease that lives on. A
-/// group that has not read yet, and two that are there before their queue, and before any message.
+/// Messages 1 to 30 of three partitions: 1 to 27 are settled, 28 to 30 under a lease that lives on.
+/// A group that has not read yet, and two that are there before their queue, and before any
+/// message.
 async fn live(session: &Session) -> Result<Vec<Message>> {
     session.run("SELECT queen_subscribe('q', 'late', mode => 'new')").await?;
     session.run("SELECT queen_subscribe('not yet', 'g', mode => 'new')").await?;
@@ -66,8 +67,8 @@ async fn goes_on(session: &Session, held: &[Message]) -> Result<()> {
     Ok(())
 }
 
-/// A clone of a cluster that has gone ahead of it, the same database in both, and a dump of that of the
-/// clone.
+/// A clone of a cluster that has gone ahead of it, the same database in both, and a dump of that of
+/// the clone.
 struct Clone {
     original: Cluster,
     _clone: Cluster,
@@ -143,8 +144,8 @@ async fn a_dump_restored_into_its_own_cluster_gives_no_lease_to_two() -> Result<
     goes_on(&target.session().await?, &held).await
 }
 
-/// The rows alone, into an extension that is installed: first of one database, and when these have been
-/// taken up, of another.
+/// The rows alone, into an extension that is installed: first of one database, and when these have
+/// been taken up, of another.
 #[tokio::test(flavor = "multi_thread")]
 async fn dumps_loaded_one_after_the_other_are_both_consumed() -> Result<()> {
     let cluster = Cluster::start_new()?;
@@ -249,7 +250,8 @@ async fn a_restored_dump_can_be_looked_at_before_anything_can_be_written() -> Re
     goes_on(session, &held).await
 }
 
-/// A rolled back CREATE EXTENSION is forgotten, and with DROP EXTENSION the number of the installation.
+/// A rolled back CREATE EXTENSION is forgotten, and with DROP EXTENSION the number of the
+/// installation.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_goes_by_the_extension_that_is_there() -> Result<()> {
     let db = TestDb::create_empty(&queen_tests::db::server()?).await?;
@@ -267,8 +269,8 @@ async fn a_session_goes_by_the_extension_that_is_there() -> Result<()> {
     Ok(())
 }
 
-/// Rows as they are while a dump is being loaded: the tables come in the order of their names, so these
-/// are there before their queue and their group, and no sequence has been set yet.
+/// Rows as they are while a dump is being loaded: the tables come in the order of their names, so
+/// these are there before their queue and their group, and no sequence has been set yet.
 const HALF_LOADED: &str = "
     INSERT INTO queen_mq.admission VALUES (7, 'p', 't', 1, '2001-01-01');
     INSERT INTO queen_mq.cursor (id, group_id, partition) OVERRIDING SYSTEM VALUE VALUES (9, 5, 'p');

@@ -1,5 +1,5 @@
-//! Who may do what: nobody without a grant, the owner of the extension everything, and everything
-//! belongs to that role. What others lock, guess or plant changes nothing.
+//! Rights: a role without a grant may do nothing, the owner of the extension everything, and all
+//! objects belong to that role. What other roles lock, guess or plant changes nothing.
 
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ async fn misowned(admin: &Session, owner: &str) -> Result<Vec<String>> {
     Ok(admin.query(sql, &[&owner]).await?.iter().map(|row| row.get(0)).collect())
 }
 
-/// A push, a pop and an ack by somebody who may.
+/// A push, a pop and an ack by a role with the right to them.
 async fn goes_around(session: &Session, queue: &str) -> Result<(), Error> {
     let sql = format!(
         "SELECT * FROM public.queen_push('{queue}', '1');

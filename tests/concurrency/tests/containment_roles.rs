@@ -1,5 +1,5 @@
-//! Nothing of the extension runs with more rights than the role had that created it, and by nothing
-//! that it runs does anybody gain a right.
+//! Nothing of the extension runs with more rights than the role that created it had, and nothing
+//! that it runs gives any role a right.
 
 use std::time::Duration;
 

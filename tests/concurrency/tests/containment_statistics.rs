@@ -1,5 +1,5 @@
-//! What a call costs is a matter of what it does, whatever PostgreSQL knows of the tables: nothing after
-//! a restore or within the transaction that loads them, something outdated where nobody analyzes.
+//! The cost of a call depends on what it does, not on what PostgreSQL knows of the tables: nothing
+//! after a restore or within the transaction that loads them, outdated statistics without ANALYZE.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,11 +8,13 @@ use anyhow::{Context, Result, ensure};
 use queen_tests::{Session, TestDb};
 use serde_json::Value;
 
-/// Rows in each large table, and pages of the smallest of them: a call that reads it whole is found out.
+/// Rows in each large table, and pages of the smallest of them: a call that reads it whole is found
+/// out.
 const MANY: i64 = 60_000;
 const A_WHOLE_TABLE: i64 = 300;
 
-/// What there is to work with: of each kind a little, with the states that bulk rows are copied from.
+/// What there is to work with: of each kind a little, with the states that bulk rows are copied
+/// from.
 const LITTLE: &str = "
     SELECT queen_configure('q', on_exhausted => 'dead_letter', retry_limit => 0);
     SELECT queen_configure('u', ordering => 'none');
@@ -28,8 +30,9 @@ const LITTLE: &str = "
     SELECT queen_schedule('q', 'timer', '{}', delay => '1 day');
     SELECT queen_kv_put('n', 'key', '1', forever => true);";
 
-/// Rows by the thousand where a look-up has to pass them by: of the queue, the partition, the group, the
-/// cursor or the namespace that the calls are about. They have been dealt with, or are not due.
+/// Rows by the thousand where a look-up has to pass them by: of the queue, the partition, the
+/// group, the cursor or the namespace that the calls are about. They have been dealt with, or are
+/// not due.
 const BULK: &str = "
     CREATE TEMP TABLE it ON COMMIT DROP AS
         SELECT q.id AS q, u.id AS u, g.id AS g, h.id AS h, c.id AS c, q.installation
@@ -81,8 +84,8 @@ const BULK: &str = "
 /// A call, what has to be done in the transaction before it, and what it is called here.
 struct Case(&'static str, &'static str, &'static str);
 
-/// Public functions, some of them in several ways: all but those that look at everything, which are the
-/// views, the metrics and the sweep.
+/// Public functions, some of them in several ways: all but those that look at everything, which are
+/// the views, the metrics and the sweep.
 const CASES: &[Case] = &[
     Case("configure", "", "queen_configure('q', retry_limit => 0)"),
     Case("to no order", "", "queen_configure('small', ordering => 'none')"),
@@ -276,7 +279,7 @@ async fn calls_look_things_up_by_statistics_that_are_wrong() -> Result<()> {
     compare(&small, &pages_of_all(&db.session().await?).await?)
 }
 
-/// Within the transaction that has brought them, nobody can have analyzed anything.
+/// Rows that the transaction itself has loaded, before any ANALYZE.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_thousand_ids_repeated_in_their_own_transaction_take_seconds() -> Result<()> {
     let (_db, session) = database().await?;

@@ -1,5 +1,5 @@
-//! What an administrator hangs on the tables of the extension is honoured as by any statement, or refused
-//! plainly: an error harms nobody but the call.
+//! Triggers and constraints that an administrator adds to the tables of the extension work as for
+//! any statement, or are refused plainly: an error harms only the call.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use anyhow::{Context, Result, ensure};
 use queen_tests::cluster::Cluster;
 use queen_tests::{Ack, Fails, Pop, Push, PushBatch, Session, TestDb, eventually, n, numbers};
 
-/// Every table of messages and markers, and calls that write it; `first`: what makes the table busy.
+/// Every table of messages and markers, and calls that write it; `first`: what makes the table
+/// busy.
 struct Writer {
     table: &'static str,
     first: &'static str,
@@ -218,7 +219,8 @@ async fn triggers_fire_once_for_each_row_with_what_is_written() -> Result<()> {
         Ack::all(held[0].lease()?).run(&session).await?;
     }
     for (table, id) in tables {
-        // What was inserted, in the order of the triggers: before, after, with all, and by statement.
+        // What was inserted, in the order of the triggers: before, after, with all, and by
+        // statement.
         for at in ["BEFORE INSERT ROW", "AFTER INSERT ROW", "NEW TABLE"] {
             let differ = format!(
                 "SELECT count(*) FROM (

@@ -13,8 +13,8 @@ use queen_tests::{
 
 const BUSY: &str = "queen_mq.databases = ''\nqueen_mq.sweep_interval = 100ms";
 const TIMERS: i64 = 3_000;
-/// From the first timer that comes due to the last: the worker is at them before, and would be during,
-/// the upgrade.
+/// From the first timer that comes due to the last: the worker is at them before, and would be
+/// during, the upgrade.
 const WINDOW: i64 = 10_000;
 
 /// Before the upgrade.

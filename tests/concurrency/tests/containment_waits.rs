@@ -1,6 +1,6 @@
-//! Who waits for everything (a seek, a purge, a deletion, a change of ordering) keeps nobody else waiting
-//! meanwhile; gets through where many short transactions follow each other; and can be interrupted like
-//! any wait for a lock.
+//! A call that waits for many transactions (a seek, a purge, a deletion, a change of ordering)
+//! keeps no other one waiting meanwhile. It gets through where many short transactions follow each
+//! other, and can be interrupted like any wait for a lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use queen_tests::{Fails, Session, TestDb, eventually};
 use tokio::task::JoinHandle;
 use tokio_postgres::Error;
 
-/// Calls that wait for whoever has popped for group `g`.
+/// Calls that wait for a transaction that has popped for group `g`.
 const CALLS: [&str; 6] = [
     "SELECT queen_seek('q', 'g', 'start')",
     "SELECT queen_seek('q', 'g', 'end', partition => 'held')",
@@ -22,8 +22,8 @@ const CALLS: [&str; 6] = [
 ];
 const ORDERINGS: [(&str, &str); 2] = [("partition", "none"), ("none", "partition")];
 
-/// Those of them, with the ordering filled in. In a group without order unsubscribing waits for nobody
-/// who has only claimed what nobody had before.
+/// These calls, with the ordering filled in. In a group without order, unsubscribing does not wait
+/// for a transaction that has only claimed messages for the first time.
 fn calls(ordering: &str, other: &str) -> Vec<String> {
     let calls =
         CALLS.iter().filter(|call| ordering == "partition" || !call.contains("unsubscribe"));
@@ -154,7 +154,7 @@ async fn a_seek_has_nothing_to_do_with_other_groups() -> Result<()> {
         seeking.run("SET statement_timeout = '5s'; BEGIN").await?;
         seeking.run("SELECT queen_seek('q', 'other', 'end')").await?;
         seeking.run("SELECT queen_seek('q', 'other', 'end', partition => 'held')").await?;
-        // A partition that nobody has read.
+        // A partition that no group has read.
         consumer.run("SELECT queen_push('q', '1', partition => 'new')").await?;
         let pop = "SELECT count(*) FROM queen_pop('q', 'g', partition => 'new', auto_ack => true)";
         assert_eq!(

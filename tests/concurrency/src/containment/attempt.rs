@@ -37,7 +37,7 @@ async fn goes_on(app: &Session) -> Result<()> {
     Ok(())
 }
 
-/// What came is the error to come, and tells nothing of the inside.
+/// The error is the expected one, and tells nothing of the inside.
 pub fn judge(error: &DbError, failure: &Failure) -> Result<()> {
     let state = error.code().code();
     ensure!(state == failure.state, "{state} came, not {}: {error:?}", failure.state);

@@ -2,9 +2,10 @@
 
 /// A call, after what [`super::Stage::prepare`] has made ready for it. Placeholders: `{q}` is the
 /// queue, with the messages `a`, `b` and `c` in partition `p` and the groups `g` (that has taken
-/// nothing) and `holder`; `{lease}` is its lease of `a` (message id `{message}`) and `b`; `{dead}` is a
-/// dead letter; the queue has a timer `timer`, and in the namespace `n` is a marker `{q}`, whose
-/// version is `{version}`. Literals alone: nothing in it depends on a search_path but the name itself.
+/// nothing) and `holder`; `{lease}` is its lease of `a` (message id `{message}`) and `b`; `{dead}`
+/// is a dead letter; the queue has a timer `timer`, and in the namespace `n` is a marker `{q}`,
+/// whose version is `{version}`. Literals alone: nothing in it depends on a search_path but the
+/// name itself.
 pub struct Call {
     pub name: &'static str,
     /// What stands behind FROM, or a statement that begins with CALL.
@@ -25,7 +26,8 @@ pub enum Rival {
     /// The call waits for the end of a transaction that did this. Where that commits, the call goes
     /// by it, also in REPEATABLE READ.
     Holds(&'static str),
-    /// The same; and in REPEATABLE READ the call is 40001 where that commits after the snapshot.
+    /// The call waits as above, and in REPEATABLE READ it is 40001 if that transaction commits
+    /// after the snapshot.
     Conflicts(&'static str),
 }
 

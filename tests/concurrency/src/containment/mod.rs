@@ -156,8 +156,8 @@ impl Ready {
     }
 }
 
-/// A database with the extension, an administrator, a session that holds what others wait for, and
-/// an ordinary role `app` with every right that the extension's owner can give.
+/// A database with the extension, an administrator, a session (the holder) that other sessions wait
+/// for, and an ordinary role `app` with every right that the extension's owner can give.
 pub struct Stage {
     // Before the database is dropped.
     pub admin: Session,

@@ -1,7 +1,6 @@
-//! What a hostile role leaves lying about, in the hope that somebody with more rights runs it:
-//! operators, functions, types and casts that come before PostgreSQL's own where the search_path of
-//! whoever runs a statement lets them. Each tells the server's log as whom it ran, and makes its
-//! planter a superuser if it can.
+//! What a hostile role creates, in the hope that a role with more rights runs it: operators,
+//! functions, types and casts that the search_path of a statement may put before PostgreSQL's own.
+//! Each tells the server's log as which role it ran, and makes its planter a superuser if it can.
 
 use anyhow::{Result, ensure};
 

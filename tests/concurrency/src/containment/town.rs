@@ -10,8 +10,8 @@ use crate::{Session, TestDb};
 /// A worker in every database, that comes often.
 const SERVE_ALL: &str = "queen_mq.databases = ''\nqueen_mq.sweep_interval = '100ms'";
 
-/// The database is olga's, the extension carol's, `app` uses it; mallory and the stranger may
-/// connect, and create in the schema public, as anybody could before PostgreSQL 15.
+/// The database is olga's, the extension carol's, `app` uses it. mallory and the stranger may
+/// connect, and create in the schema public, as every role could before PostgreSQL 15.
 const ROLES: &str = "CREATE ROLE olga LOGIN; CREATE ROLE carol LOGIN; CREATE ROLE app LOGIN;
     CREATE ROLE mallory LOGIN; CREATE ROLE stranger LOGIN; CREATE ROLE dave LOGIN;
     CREATE ROLE producer LOGIN; CREATE ROLE consumer LOGIN";
