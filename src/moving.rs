@@ -24,6 +24,7 @@ use crate::store::snapshot::{self, Taken};
 use crate::store::spi::Under;
 use crate::store::{claim, discovery, lookup, receipt, replay, tally};
 use crate::tallying::Count;
+use crate::waiters::{self, Topic};
 
 /// Move the whole group. Returns the number of partitions moved, or None where the group has been
 /// moved or removed since it was looked up. The caller has kept the group as it is in all else.
@@ -78,7 +79,7 @@ fn begin_anew(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>>
         let taken = snapshot::describe(under, queue.identity);
         let mut beginning = Beginning::of(mode, Some(queue.id), last_drawn, &taken, under);
         let removed = tally::newest(queue.id, under)?.1.removed_messages as i64;
-        let id = renumber(queue.id, group);
+        let id = renumber(queue, group);
         match beginning.messages {
             Some(messages) => group::move_to(id, &beginning.start, messages, None),
             None => group::move_to(id, &beginning.start, 0, Some(removed)),
@@ -91,10 +92,12 @@ fn begin_anew(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>>
     })
 }
 
-/// Give the group a new id, which nobody has looked for work under.
-fn renumber(queue: i64, group: &Group) -> i64 {
+/// Give the group a new id, which nobody has looked for work under. Those who wait for messages do so under
+/// the old one, or for what is pushed: they are told at the commit.
+fn renumber(queue: &Queue, group: &Group) -> i64 {
     let id = group::renumber(group.id);
-    replay::hand_over(queue, group.id, id);
+    replay::hand_over(queue.id, group.id, id);
+    waiters::touch(Topic::group(group.id));
     id
 }
 
@@ -297,7 +300,7 @@ fn reorder_one(queue: &Queue, group: &Group, locked: Vec<Locked>) -> Result<()> 
             };
             states.push((partition, state));
         }
-        let id = renumber(queue.id, group);
+        let id = renumber(queue, group);
         for (partition, (base, claims)) in states {
             let new = cursor::replace(id, &partition)?;
             write(queue, &new, (base, Vec::new()));

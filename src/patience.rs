@@ -44,15 +44,29 @@ const LONGEST: i64 = 64 * FIRST;
 pub fn hold_all<T>(queue: &str, mut take: impl FnMut(&Attempt) -> Result<T>) -> Result<T> {
     let mut patience = FIRST;
     loop {
+        let undoing = Undoing(queue);
         match Attempt::new(patience).run(&mut take)? {
-            Ok(taken) => return Ok(taken),
+            Ok(taken) => {
+                std::mem::forget(undoing);
+                return Ok(taken);
+            }
             Err(busy) => {
-                waiters::wake_now(Topic::queue(queue));
+                drop(undoing);
                 busy.wait_in_the_open()?;
             }
         }
         patience = LONGEST.min(2 * patience);
         pgrx::check_for_interrupts!();
+    }
+}
+
+/// Wakes the sessions that wait for messages of the queue: an attempt has been undone, by an ERROR or
+/// for another one.
+struct Undoing<'a>(&'a str);
+
+impl Drop for Undoing<'_> {
+    fn drop(&mut self) {
+        waiters::wake_now(Topic::queue(self.0));
     }
 }
 

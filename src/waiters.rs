@@ -123,6 +123,8 @@ thread_local! {
     static WAKES_AT_COMMIT: Cell<bool> = const { Cell::new(false) };
     /// Whom this transaction has something for.
     static TOUCHED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// The same of one that has committed, and still has its locks.
+    static COMMITTED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A process that is terminated does not unwind.
@@ -144,9 +146,12 @@ pub fn touch(topic: Topic) {
         return;
     }
     if !WAKES_AT_COMMIT.replace(true) {
-        // SAFETY: called once for this process; the callback is a function of this library, which
+        // SAFETY: called once for this process; the callbacks are functions of this library, which
         // stays loaded.
-        unsafe { pg_sys::RegisterXactCallback(Some(at_end), std::ptr::null_mut()) };
+        unsafe {
+            pg_sys::RegisterXactCallback(Some(at_end), std::ptr::null_mut());
+            pg_sys::RegisterResourceReleaseCallback(Some(at_release), std::ptr::null_mut());
+        }
     }
     TOUCHED.with_borrow_mut(|touched| {
         if !touched.contains(&topic.0) {
@@ -168,9 +173,24 @@ pub fn wake_now(topic: Topic) {
 unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _argument: *mut c_void) {
     use pg_sys::XactEvent::{XACT_EVENT_ABORT, XACT_EVENT_COMMIT, XACT_EVENT_PREPARE};
     match event {
-        XACT_EVENT_COMMIT => wake(&TOUCHED.take()),
+        XACT_EVENT_COMMIT => COMMITTED.set(TOUCHED.take()),
         XACT_EVENT_ABORT | XACT_EVENT_PREPARE => drop(TOUCHED.take()),
         _ => (),
+    }
+}
+
+/// The transaction has given up its locks, and its changes of queues and groups have been announced: who is
+/// woken before that may find what was there before, or be passed by, and sleep on. Nothing here may fail.
+#[pg_guard]
+unsafe extern "C-unwind" fn at_release(
+    phase: pg_sys::ResourceReleasePhase::Type,
+    _is_commit: bool,
+    is_top_level: bool,
+    _argument: *mut c_void,
+) {
+    let after_locks = pg_sys::ResourceReleasePhase::RESOURCE_RELEASE_AFTER_LOCKS;
+    if is_top_level && phase == after_locks {
+        wake(&COMMITTED.take());
     }
 }
 

@@ -156,3 +156,67 @@ async fn a_pop_that_waits_registers_a_group_whose_registration_was_rolled_back()
     ensure!(task.await?? == 1, "the message came");
     Ok(())
 }
+
+/// What a seek kept from others for a moment is theirs again when the seek ends in an error.
+#[tokio::test]
+async fn a_pop_that_waits_is_woken_where_a_seek_ends_in_an_error() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [setup, first, waiting, seeking] = db.sessions().await?;
+    setup
+        .run("SELECT queen_subscribe('q', 'g', 'all'); SELECT queen_push('q', '1', 'held')")
+        .await?;
+    first.run("BEGIN; SELECT queen_pop('q', 'g')").await?;
+    let pop = "SELECT count(*) FROM queen_pop('q', 'g', wait => '20 s')";
+    let task = tokio::spawn(async move { waiting.count(pop).await.map(|n| (n, Instant::now())) });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    seeking.run("SET lock_timeout = '95 ms'").await?;
+    let seek = tokio::spawn(async move { seeking.run("SELECT queen_seek('q', 'g', 'end')").await });
+    tokio::time::sleep(Duration::from_millis(40)).await;
+    setup.run("SELECT queen_push('q', '2', 'free')").await?;
+    ensure!(seek.await?.is_err(), "the seek was to wait for the other");
+    let ended = Instant::now();
+    let (taken, at) = task.await??;
+    ensure!(taken == 1, "the message came");
+    let late = at.saturating_duration_since(ended);
+    ensure!(late < Duration::from_secs(2), "it came {late:?} later");
+    first.run("ROLLBACK").await?;
+    Ok(())
+}
+
+async fn a_seek_wakes_who_waits(ordering: &str) -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [setup, waiting] = db.sessions().await?;
+    setup
+        .run(&format!(
+            "SELECT queen_configure('q', ordering => '{ordering}');
+             SELECT queen_subscribe('q', 'g', 'all'); SELECT queen_push('q', '1')"
+        ))
+        .await?;
+    let pop = "SELECT count(*) FROM queen_pop('q', 'g', wait => '20 s', auto_ack => true)";
+    ensure!(waiting.count(pop).await? == 1, "the message came");
+    let mut slowest = Duration::ZERO;
+    for _ in 0..10 {
+        let woken = async { waiting.count(pop).await.map(|n| (n, Instant::now())) };
+        let moved = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            setup.run("SELECT queen_seek('q', 'g', 'start')").await.map(|()| Instant::now())
+        };
+        let (woken, moved) = tokio::join!(woken, moved);
+        let ((taken, at), moved) = (woken?, moved?);
+        ensure!(taken == 1, "the message came again");
+        slowest = slowest.max(at.saturating_duration_since(moved));
+    }
+    ensure!(slowest < Duration::from_secs(2), "it came {slowest:?} later");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_pop_that_waits_is_woken_by_a_seek_in_an_ordered_group() -> Result<()> {
+    a_seek_wakes_who_waits("partition").await
+}
+
+/// It has another id then, which the session hears of as the transaction ends.
+#[tokio::test]
+async fn a_pop_that_waits_is_woken_by_a_seek_in_a_group_without_order() -> Result<()> {
+    a_seek_wakes_who_waits("none").await
+}
