@@ -63,10 +63,22 @@ pub extern "C-unwind" fn queen_mq_worker(database: pg_sys::Datum) {
         pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, 0);
     }
     go_by_own_settings();
-    if in_transaction("start", || Ok(locks::try_be_worker())) == Some(true) {
+    if becomes_worker() {
         serve(database);
     }
     registry::remove(database);
+}
+
+/// Whether this process is the worker of its database from here on. Where another process only asks
+/// whether there is a worker, it has the lock for a moment.
+fn becomes_worker() -> bool {
+    for _ in 0..3 {
+        if in_transaction("start", || Ok(locks::try_be_worker())) == Some(true) {
+            return true;
+        }
+        pause(100);
+    }
+    false
 }
 
 fn go_by_own_settings() {
