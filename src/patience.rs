@@ -27,6 +27,7 @@ use pgrx::prelude::*;
 use pgrx::{PgTryBuilder, pg_sys};
 
 use crate::error::Result;
+use crate::pg::statement_timeout::StatementTimeout;
 use crate::store::clock::{self, SECOND};
 use crate::store::cursor::{self, Locked};
 use crate::store::locks::Lock;
@@ -113,6 +114,7 @@ impl Attempt {
         &self,
         take: &mut impl FnMut(&Attempt) -> Result<T>,
     ) -> Result<std::result::Result<T, Wanted>> {
+        let timeout = StatementTimeout::now();
         let all = AssertUnwindSafe(|| Ok(all_or_nothing(|| take(self))));
         let outcome = PgTryBuilder::new(all)
             .catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |error| Err(Box::new(error)))
@@ -122,7 +124,10 @@ impl Attempt {
         match outcome {
             Ok(taken) => taken.map(Ok),
             Err(error) => match self.awaited.take() {
-                Some(busy) => Ok(Err(busy)),
+                Some(busy) => {
+                    timeout.renew_if_passed();
+                    Ok(Err(busy))
+                }
                 None => error.rethrow(),
             },
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use queen_tests::{Fails, Session, TestDb, eventually};
+use queen_tests::{Fails, Session, TestDb, at_once, eventually};
 use tokio::task::JoinHandle;
 use tokio_postgres::Error;
 
@@ -231,6 +231,34 @@ async fn a_wait_that_ends_early_leaves_nothing_behind() -> Result<()> {
                 assert_eq!(consumer.count(POP).await?, 1, "beside {call} with {limit}");
                 session.run("ROLLBACK").await?;
             }
+        }
+    }
+    Ok(())
+}
+
+/// A statement's timeout that passes together with the patience of an attempt (100, 200, 400 ms) is not
+/// lost in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_statement_timeout_that_passes_with_an_attempt_ends_the_call() -> Result<()> {
+    for (ordering, _) in ORDERINGS {
+        let db = prepared(ordering).await?;
+        let open = db.session().await?;
+        open.run("BEGIN").await?;
+        ensure!(open.count(HOLD).await? == 1, "{ordering}: the pop to wait for");
+        let crowd = db.crowd(12).await?;
+        for ended in at_once(crowd, |at, session| async move {
+            for timeout in [99, 100, 101, 299, 300, 301] {
+                let limit = format!("SET statement_timeout = '{}ms'", timeout + at % 2);
+                session.run(&limit).await?;
+                let began = Instant::now();
+                session.run("SELECT queen_purge('q')").await.fails_with("57014")?;
+                ensure!(began.elapsed() < SOON, "{limit}: {:?}", began.elapsed());
+            }
+            anyhow::Ok(())
+        })
+        .await?
+        {
+            ended?;
         }
     }
     Ok(())
