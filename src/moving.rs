@@ -92,8 +92,8 @@ fn begin_anew(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>>
     })
 }
 
-/// Give the group a new id, which nobody has looked for work under. Those who wait for messages do so under
-/// the old one, or for what is pushed: they are told at the commit.
+/// Give the group a new id. No consumer has looked for work under it yet. Pops that wait have registered
+/// under the old id, or for pushes to the queue: the commit wakes them.
 fn renumber(queue: &Queue, group: &Group) -> i64 {
     let id = group::renumber(group.id);
     replay::hand_over(queue.id, group.id, id);

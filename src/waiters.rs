@@ -121,9 +121,9 @@ fn leave() {
 thread_local! {
     static LEAVES_AT_EXIT: Cell<bool> = const { Cell::new(false) };
     static WAKES_AT_COMMIT: Cell<bool> = const { Cell::new(false) };
-    /// Whom this transaction has something for.
+    /// Topics that this transaction has something for.
     static TOUCHED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-    /// The same of one that has committed, and still has its locks.
+    /// Topics of a transaction that has committed and still has its locks.
     static COMMITTED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -179,8 +179,9 @@ unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _argument: *m
     }
 }
 
-/// The transaction has given up its locks, and its changes of queues and groups have been announced: who is
-/// woken before that may find what was there before, or be passed by, and sleep on. Nothing here may fail.
+/// The transaction has given up its locks, and other sessions have been told of its changes of queues and
+/// groups. A pop that is woken before that may find the old state, or rows still locked, and sleep on.
+/// Nothing here may fail.
 #[pg_guard]
 unsafe extern "C-unwind" fn at_release(
     phase: pg_sys::ResourceReleasePhase::Type,

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
-/// PostgreSQL's number of this timeout, the same in all versions that are supported.
+/// PostgreSQL's number of this timeout. It is 3 in PostgreSQL 15 to 18.
 const STATEMENT_TIMEOUT: c_int = 3;
 
 unsafe extern "C-unwind" {

@@ -1,4 +1,4 @@
-//! How our statements are planned: in the same way everywhere and always.
+//! How PostgreSQL plans our statements: each has one plan, in every database and at every moment.
 //!
 //! A session keeps the plan of a statement from its first use on. PostgreSQL would choose it by the
 //! sizes and the statistics of that moment. The table may have been empty then, or just restored or
