@@ -9,38 +9,13 @@ compile_error!("queen_mq must be built with panic = \"unwind\"");
 
 use pgrx::prelude::*;
 
-mod allocator;
 mod api;
-mod ballast;
-mod batch;
-mod datum;
-mod depth;
+mod broker;
 mod error;
-mod folding;
-mod holding;
-mod memory;
-mod metrics;
-mod moving;
-mod patience;
 mod pg;
-mod refusal;
-mod retaining;
-mod rows;
-mod scratch;
-mod search;
 mod settings;
-mod settling;
-mod sqlstate;
 mod store;
-mod subtransaction;
-mod sweeping;
-mod taking;
-mod tallying;
-mod timing;
-mod upgrade;
 mod wait;
-mod waiters;
-mod watching;
 mod worker;
 
 ::pgrx::pg_module_magic!(name, version);
@@ -49,9 +24,9 @@ mod worker;
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     pg::backtrace::never_capture();
-    allocator::prepare();
+    pg::allocator::prepare();
     settings::register();
-    store::planning::register();
+    pg::planning::register();
     worker::register();
 }
 

@@ -5,11 +5,11 @@ use std::rc::Rc;
 use pgrx::FromDatum;
 use pgrx::datum::Interval;
 
-use crate::allocator;
-use crate::ballast::Ballast;
-use crate::datum::{Array, Elements, JsonText, Jsonb};
 use crate::error::{Error, Result, cut};
-use crate::store::clock::{self, HOUR};
+use crate::pg::allocator;
+use crate::pg::ballast::Ballast;
+use crate::pg::clock::{self, HOUR};
+use crate::pg::datum::{Array, Elements, JsonText, Jsonb};
 use crate::store::group::QUEUE_MODE;
 use crate::store::queue::UNORDERED;
 

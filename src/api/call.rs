@@ -12,10 +12,10 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 };
 
 use super::signatures::{SIGNATURES, Signature};
-use crate::ballast::Ballast;
 use crate::error::{Code, Error, OrRaise, Result};
 use crate::pg::address_map::AddressMap;
-use crate::store::spi;
+use crate::pg::ballast::Ballast;
+use crate::pg::spi;
 use crate::worker;
 
 /// A call of a function by SQL.

@@ -8,8 +8,8 @@ use super::call::Call;
 use super::group::{hold, no_such_group};
 use super::push::push_again;
 use crate::error::{Code, Error, OrRaise};
-use crate::rows::TableIterator;
-use crate::store::clock;
+use crate::pg::clock;
+use crate::pg::result_rows::TableIterator;
 use crate::store::dead_letter;
 
 /// Move a dead letter to the tail of its partition, for its own group alone: payload, headers and

@@ -5,16 +5,16 @@ use pgrx::prelude::*;
 
 use super::args;
 use super::call::Call;
-use super::register::{Mode, Registration};
+use crate::broker::group::register::{Mode, Registration};
+use crate::broker::group::seek;
+use crate::broker::lookup;
 use crate::error::{Code, Error, OrRaise, Result};
-use crate::moving;
+use crate::pg::clock;
 use crate::settings;
-use crate::store::clock;
 use crate::store::cursor;
 use crate::store::group::{Group, Patience, QUEUE_MODE};
 use crate::store::identity;
 use crate::store::locks;
-use crate::store::lookup;
 use crate::store::queue::Queue;
 
 /// Register `consumer_group` on `queue`, by name: the queue need not exist. `mode` 'new' reads what
@@ -75,7 +75,7 @@ fn queen_unsubscribe(call: Call, queue: Option<&str>, consumer_group: Option<&st
         call.write(|| match hold(queue, group, true)? {
             (_, None) => Ok(false),
             (found, Some(group)) => {
-                moving::unsubscribe(found.as_ref(), &group)?;
+                seek::unsubscribe(found.as_ref(), &group)?;
                 Ok(true)
             }
         })
@@ -114,8 +114,8 @@ fn queen_seek(
                 let queue = queue.ok_or_else(|| Error::no_such_queue(name))?;
                 let group = group.ok_or_else(|| no_such_group(name, group_name))?;
                 let moved = match partition {
-                    None => moving::seek(&queue, &group, mode)?,
-                    Some(partition) => moving::seek_partition(&queue, &group, partition, mode)?,
+                    None => seek::seek(&queue, &group, mode)?,
+                    Some(partition) => seek::seek_partition(&queue, &group, partition, mode)?,
                 };
                 if let Some(moved) = moved {
                     return Ok(moved as i32);

@@ -3,9 +3,9 @@
 use serde::Deserialize;
 
 use super::args::{Bounds, json_text};
-use crate::allocator;
-use crate::datum::{JsonText, Jsonb};
 use crate::error::{Error, Result, cut};
+use crate::pg::allocator;
+use crate::pg::datum::{JsonText, Jsonb};
 
 /// Bytes of a parsed element at most, apart from the text of its strings, while their list grows.
 const ELEMENT: usize = 1024;

@@ -26,11 +26,11 @@ use queen_engine::kv::{self, Expect, Micros, Name, Ttl};
 
 use super::args;
 use super::call::Call;
-use crate::allocator;
-use crate::datum::{Jsonb, Numeric, ResultContext, TextArray};
 use crate::error::{Error, OrRaise, Result, cut};
-use crate::rows::TableIterator;
-use crate::store::clock;
+use crate::pg::allocator;
+use crate::pg::clock;
+use crate::pg::datum::{Jsonb, Numeric, ResultContext, TextArray};
+use crate::pg::result_rows::TableIterator;
 use crate::store::marker::{self, Held, KvOp};
 
 extension_sql_file!(

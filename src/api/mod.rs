@@ -1,6 +1,6 @@
 //! The SQL functions, one file a family: arguments in, rows out.
 
-mod args;
+pub mod args;
 pub mod bundle;
 mod call;
 pub mod dead_letter;
@@ -10,7 +10,6 @@ mod kv;
 pub mod pop;
 pub mod push;
 pub mod queue;
-pub mod register;
 pub mod settle;
 mod signatures;
 pub mod sweep;

@@ -1,8 +1,8 @@
 //! `queen_pop`: take messages, under a lease.
 //!
-//! A pop looks at partitions that may have work ([`crate::search`]) one by one, reads what each has
+//! A pop looks at partitions that may have work ([`crate::broker::pop::search`]) one by one, reads what each has
 //! to give under the pop's one snapshot, and only then locks the cursor and writes its next state
-//! ([`crate::taking`]). So an empty pop writes nothing, and what somebody else holds is passed by.
+//! ([`crate::broker::pop`]). So an empty pop writes nothing, and what somebody else holds is passed by.
 //! What is decided on the way is the engine's: `queen_engine::pop`.
 
 use pgrx::datum::{Interval, TimestampWithTimeZone, Uuid};
@@ -11,22 +11,22 @@ use queen_engine::discovery::Discovery;
 
 use super::args;
 use super::call::Call;
-use super::register::{Mode, Registration};
-use crate::datum::{Jsonb, ResultContext};
+use crate::broker::group::register::{Mode, Registration};
+use crate::broker::lookup::{self, ForPop};
+use crate::broker::pop::{Delivery, Taking, Unpacking, Wanted};
+use crate::broker::push::delayed;
 use crate::error::{Error, OrRaise, Result};
-use crate::rows::TableIterator;
+use crate::pg::clock::{self, Moment, SECOND};
+use crate::pg::datum::{Jsonb, ResultContext};
+use crate::pg::result_rows::TableIterator;
+use crate::pg::spi::Under;
+use crate::pg::subtransaction::kept_if;
 use crate::settings;
-use crate::store::clock::{self, Moment, SECOND};
 use crate::store::discovery;
 use crate::store::group::{Group, QUEUE_MODE};
-use crate::store::lookup::{self, ForPop};
 use crate::store::queue::Queue;
-use crate::store::spi::Under;
-use crate::subtransaction::kept_if;
-use crate::taking::{Delivery, Taking, Unpacking, Wanted};
-use crate::timing;
 use crate::wait::Wait;
-use crate::waiters::Topic;
+use crate::wait::waiters::Topic;
 
 /// What was asked for.
 struct Request<'a> {
@@ -250,7 +250,7 @@ fn move_and_take(request: &Request<'_>, found: &ForPop, results: ResultContext) 
     let (Some(queue), Some(group)) = (&found.queue, &found.group) else {
         return Ok(Took::default());
     };
-    let moved = timing::deliver_due(queue, found.next_timer, timing::MOVED_BY_POP)?;
+    let moved = delayed::deliver_due(queue, found.next_timer, delayed::MOVED_BY_POP)?;
     let mut took = take(request, queue, group, &found.discovery, results)?;
     took.has_written |= moved > 0;
     Ok(took)

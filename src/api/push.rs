@@ -16,22 +16,22 @@ use serde_json::value::RawValue;
 
 use super::args;
 use super::call::Call;
-use crate::allocator;
-use crate::batch::push_to;
-use crate::datum::{Jsonb, JsonbArray, TextArray};
-use crate::depth;
+use crate::broker::push::delayed;
+use crate::broker::push::max_depth;
+use crate::broker::push::segmenting::push_to;
 use crate::error::{Error, OrRaise, Result};
-use crate::rows::TableIterator;
+use crate::pg::allocator;
+use crate::pg::clock::{self, DAY};
+use crate::pg::datum::{Jsonb, JsonbArray, TextArray};
+use crate::pg::result_rows::TableIterator;
 use crate::settings;
-use crate::store::clock::{self, DAY};
 use crate::store::dead_letter::Letter;
 use crate::store::group::Group;
 use crate::store::queue::{self, Queue};
 use crate::store::replay::{self, Replay};
+use crate::store::seen_snapshot;
 use crate::store::segment::{self, NewSegment};
-use crate::store::snapshot;
-use crate::timing;
-use crate::waiters::{self, Topic};
+use crate::wait::waiters::{self, Topic};
 
 /// A queue and a partition, by their names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,8 +134,8 @@ fn queen_push(
             0 => call.write(|| push(&[&message])),
             delay => call.write(|| {
                 let queue = find_queue(&message.to.queue)?;
-                depth::admit(&queue, 1)?;
-                Ok(vec![timing::push_later(&queue, &message, delay)?])
+                max_depth::admit(&queue, 1)?;
+                Ok(vec![delayed::push_later(&queue, &message, delay)?])
             }),
         }
     })()
@@ -299,7 +299,7 @@ pub fn push(messages: &[&Message]) -> Result<Vec<Pushed>> {
             Some(known) => known,
             None => find_queue(name)?,
         };
-        depth::admit(&queue, places.len())?;
+        max_depth::admit(&queue, places.len())?;
         let wanted: Vec<&Message> = places.iter().map(|&at| messages[at]).collect();
         for (at, result) in places.iter().zip(push_to(&queue, partition, &wanted)?) {
             pushed[*at] = Some(result);
@@ -321,7 +321,7 @@ pub fn find_queue(name: &str) -> Result<Queue> {
 /// Push a dead letter again, for its group alone; returns its message id.
 pub fn push_again(queue: &Queue, group: &Group, letter: &Letter) -> i64 {
     waiters::touch(Topic::queue(&queue.name));
-    let xid = snapshot::assign_xid(queue.identity);
+    let xid = seen_snapshot::assign_xid(queue.identity);
     let segment = segment::append(NewSegment {
         queue: queue.id,
         partition: &letter.partition,

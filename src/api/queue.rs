@@ -5,13 +5,13 @@ use pgrx::prelude::*;
 
 use super::args;
 use super::call::Call;
-use crate::datum::TextArray;
+use crate::broker::group::seek;
+use crate::broker::hold::attempt::hold_all;
+use crate::broker::hold::{forget_search, hold_everything};
 use crate::error::{Error, OrRaise, Result};
-use crate::holding::{forget_search, hold_everything};
-use crate::moving;
-use crate::patience::hold_all;
-use crate::rows::TableIterator;
-use crate::store::clock::{self, DAY};
+use crate::pg::clock::{self, DAY};
+use crate::pg::datum::TextArray;
+use crate::pg::result_rows::TableIterator;
 use crate::store::queue::{self, Options, Queue};
 use crate::store::{dead_letter, group, segment, timer};
 
@@ -148,7 +148,7 @@ fn configure(name: &str, change: Change) -> Result<Queue> {
     }
     queue::update(&queue);
     if queue.options.ordering() != before.ordering() {
-        moving::reorder(&queue, &before)?;
+        seek::reorder(&queue, &before)?;
     }
     Ok(queue)
 }
@@ -314,7 +314,7 @@ fn queen_purge(call: Call, queue: Option<&str>) -> i64 {
         let name = args::name("queue", queue)?;
         call.write(|| {
             let found = queue::known(name)?;
-            moving::purge(&found.ok_or_else(|| Error::no_such_queue(name))?)
+            seek::purge(&found.ok_or_else(|| Error::no_such_queue(name))?)
         })
     })()
     .or_raise()

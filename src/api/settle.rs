@@ -12,12 +12,12 @@ use serde::Deserialize;
 
 use super::args;
 use super::call::Call;
-use crate::allocator;
-use crate::datum::{BigintArray, Jsonb, TextArray};
+use crate::broker::settle::{Item, Target, extend_lease, settle_lease};
 use crate::error::{Error, OrRaise, Result};
-use crate::rows::TableIterator;
-use crate::settling::{Item, Target, extend_lease, settle_lease};
-use crate::store::clock;
+use crate::pg::allocator;
+use crate::pg::clock;
+use crate::pg::datum::{BigintArray, Jsonb, TextArray};
+use crate::pg::result_rows::TableIterator;
 
 /// Settle messages of a lease: those of `message_ids` or of `transaction_ids` (not both), or all
 /// that are not settled yet, in `partition` or in all. `status` is 'completed', 'failed', 'retry' or

@@ -4,11 +4,11 @@ use pgrx::prelude::*;
 
 use super::args;
 use super::call::Call;
+use crate::broker::housekeeping::Task;
 use crate::error::{OrRaise, Result};
-use crate::rows::TableIterator;
-use crate::store::clock;
-use crate::sweeping::Task;
-use crate::upgrade::refuse_under_binary_upgrade;
+use crate::pg::binary_upgrade::refuse_under_binary_upgrade;
+use crate::pg::clock;
+use crate::pg::result_rows::TableIterator;
 use crate::worker;
 
 /// Do what the background worker does, for up to `max_ms` (1 to 60,000) milliseconds: move due

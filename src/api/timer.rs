@@ -6,12 +6,12 @@ use pgrx::prelude::*;
 use super::args;
 use super::call::Call;
 use super::push::{Destination, YEAR, find_queue, message};
-use crate::datum::Jsonb;
+use crate::broker::push::delayed;
 use crate::error::{Error, OrRaise, Result};
-use crate::rows::TableIterator;
-use crate::store::clock::{self, Moment};
+use crate::pg::clock::{self, Moment};
+use crate::pg::datum::Jsonb;
+use crate::pg::result_rows::TableIterator;
 use crate::store::{queue, timer};
-use crate::timing;
 
 /// Push a message to `partition` of `queue` later: after `delay`, or at `deliver_at` (one of the
 /// two; at most a year ahead; a time that is past is due at once). One timer for each
@@ -53,7 +53,7 @@ fn queen_schedule(
         let delay = delay.map(|delay| args::length("delay", delay, 0, YEAR, "0 to one year"));
         let at = deliver_at.map(clock::moment);
         let deliver_at = moment(delay.transpose()?, at, clock::now(), WANTED_ONE)?;
-        call.write(|| Ok(timing::schedule(&find_queue(&to.queue)?, key, &message, deliver_at)))
+        call.write(|| Ok(delayed::schedule(&find_queue(&to.queue)?, key, &message, deliver_at)))
     })()
     .or_raise();
     let status = if scheduled.is_new { "scheduled" } else { "rescheduled" };

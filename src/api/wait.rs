@@ -7,18 +7,18 @@ use pgrx::prelude::*;
 
 use super::args;
 use super::call::Call;
-use super::register::{Mode, Registration};
-use crate::datum::ResultContext;
+use crate::broker::group::register::{Mode, Registration};
+use crate::broker::lookup;
+use crate::broker::pop::{Taking, Wanted};
 use crate::error::{Code, Error, OrRaise, Result};
+use crate::pg::clock::{self, HOUR, Moment};
+use crate::pg::datum::ResultContext;
+use crate::pg::spi::Under;
+use crate::pg::sqlstate;
 use crate::settings;
-use crate::sqlstate;
-use crate::store::clock::{self, HOUR, Moment};
-use crate::store::lookup;
-use crate::store::spi::Under;
 use crate::store::timer;
-use crate::taking::{Taking, Wanted};
 use crate::wait::Wait;
-use crate::waiters::Topic;
+use crate::wait::waiters::Topic;
 
 /// What a look found.
 struct Look {

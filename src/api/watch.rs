@@ -4,13 +4,13 @@ use pgrx::datum::{Interval, TimestampWithTimeZone, Uuid};
 use pgrx::prelude::*;
 
 use super::call::Call;
+use crate::broker::stats::figures::Figures;
+use crate::broker::stats::metrics::{self, Metric};
 use crate::error::OrRaise;
-use crate::metrics::{self, Metric};
-use crate::rows::TableIterator;
-use crate::store::clock::{self, Moment};
+use crate::pg::clock::{self, Moment};
+use crate::pg::result_rows::TableIterator;
+use crate::pg::spi::Under;
 use crate::store::group::QUEUE_MODE;
-use crate::store::spi::Under;
-use crate::watching::Figures;
 
 fn figures(call: &Call) -> Figures {
     call.read(|| Under::new_snapshot(Figures::take)).or_raise()

@@ -9,7 +9,7 @@ mod tests {
     use pgrx::{PgTryBuilder, pg_sys};
 
     use crate::pg::guard::{Guard, pin_search_path};
-    use crate::subtransaction::all_or_nothing;
+    use crate::pg::subtransaction::all_or_nothing;
 
     /// What a guard may change, and what a subtransaction may leave behind.
     #[derive(Debug, PartialEq)]

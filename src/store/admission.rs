@@ -4,11 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use pgrx::pg_sys;
 
-use super::clock::{At, Moment};
-use super::relation;
-use super::spi::{Columns, Statement, Under, arg};
-use super::table::{From, Index, Table, Tuple, Value};
 use crate::error::Result;
+use crate::pg::clock::{At, Moment};
+use crate::pg::relation;
+use crate::pg::spi::{Columns, Statement, Under, arg};
+use crate::pg::table::{From, Index, Table, Tuple, Value};
 
 // In order of the key, so that two calls with the same ids in another order don't deadlock. A row
 // that is not returned stands for its window: it is a duplicate, now locked by us.

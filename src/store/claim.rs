@@ -14,12 +14,12 @@ use queen_engine::cursor::Cursor;
 use queen_engine::lease::LeaseId;
 use queen_engine::message::{MessageId, Spans};
 
-use super::clock::{At, Moment};
 use super::cursor::{self, Located};
-use super::spi::{Columns, Statement, Under, arg};
-use super::table::{self, From, Index, Key, Place, Table, Value};
 use super::{decode, signed, unsigned};
 use crate::error::Result;
+use crate::pg::clock::{At, Moment};
+use crate::pg::spi::{Columns, Statement, Under, arg};
+use crate::pg::table::{self, From, Index, Key, Place, Table, Value};
 
 static CLAIMS: Table = Table(c"claim");
 static BY_ID: Index = Index { table: Table(c"claim"), name: c"claim_of_id" };
@@ -268,7 +268,7 @@ static OF_GROUP: Statement = Statement::new(
 
 /// Every claim of the group.
 pub fn of_group(group: i64, under: &Under) -> Result<Vec<Located>> {
-    let read = |row: super::spi::Row| {
+    let read = |row: crate::pg::spi::Row| {
         let message = MessageId::from_sql(row.need(3));
         let cursor = match row.get::<Vec<u8>>(8) {
             Some(bytes) => decode(&bytes, "the state of a claim")?,

@@ -11,14 +11,14 @@ use queen_engine::codec::encode;
 use queen_engine::cursor::{Cursor, Start};
 use queen_engine::message::MessageId;
 
-use super::clock::{self, At};
 use super::identity::Identity;
-use super::spi::{Arg, Columns, Statement, Under, arg, one_snapshot_per_transaction};
-use super::table::{self, From, Index, Key, Place, Table, Value};
 use super::unit::Unit;
-use super::{claim, decode, locks, receipt, signed, snapshot, unsigned};
+use super::{claim, decode, locks, receipt, seen_snapshot, signed, unsigned};
 use crate::error::{Error, Result};
-use crate::waiters::{self, Topic};
+use crate::pg::clock::{self, At};
+use crate::pg::spi::{Arg, Columns, Statement, Under, arg, one_snapshot_per_transaction};
+use crate::pg::table::{self, From, Index, Key, Place, Table, Value};
+use crate::wait::waiters::{self, Topic};
 
 /// A cursor, or a claim, with its newest state.
 #[derive(Clone, Debug)]
@@ -426,7 +426,7 @@ impl Notice {
     pub fn of(at: &Located, state: &Cursor, identity: Identity) -> Self {
         let is_over = at.message.is_some() && state.open() == 0;
         match !is_over && (state.leases.is_empty() || at.is_own) {
-            true => Self::Ready { xid: snapshot::assign_xid(identity) },
+            true => Self::Ready { xid: seen_snapshot::assign_xid(identity) },
             false => Self::Leased,
         }
     }
@@ -495,7 +495,7 @@ static OF_GROUP: Statement = Statement::new(
 
 /// Every cursor of the group, and then every claim.
 pub fn of_group(group: i64, start: &Start, under: &Under) -> Result<Vec<Located>> {
-    let read = |row: super::spi::Row| {
+    let read = |row: crate::pg::spi::Row| {
         let cursor = match row.get::<Vec<u8>>(4) {
             Some(bytes) => decode(&bytes, "the state of a cursor")?,
             None => Cursor::new(start.clone()),

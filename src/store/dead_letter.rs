@@ -4,11 +4,11 @@ use pgrx::pg_sys;
 use queen_engine::message::MessageId;
 use queen_engine::settle::DeadLetter;
 
-use super::clock::{At, Moment};
-use super::relation;
 use super::signed;
-use super::spi::{Columns, Statement, arg};
-use crate::datum::Jsonb;
+use crate::pg::clock::{At, Moment};
+use crate::pg::datum::Jsonb;
+use crate::pg::relation;
+use crate::pg::spi::{Columns, Statement, arg};
 
 // The copy is made from the log by PostgreSQL; the payload does not pass through this process's
 // hands. A message without a transaction_id of its own gets the derived one.

@@ -5,11 +5,11 @@ use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::discovery::Discovery;
 
-use super::clock::{At, Moment};
-use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
-use super::table::{From, Index, Table, Tuple, Value};
 use super::{claim, cursor, decode, locks, signed, unsigned};
 use crate::error::Result;
+use crate::pg::clock::{At, Moment};
+use crate::pg::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
+use crate::pg::table::{From, Index, Table, Tuple, Value};
 
 static STATES: Index = Index { table: Table(c"discovery"), name: c"discovery_newest" };
 

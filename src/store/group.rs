@@ -6,15 +6,15 @@ use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::cursor::Start;
 
-use super::catalogue::{self, Known};
-use super::clock::{At, Moment};
 use super::queue::{Options, UNORDERED};
-use super::relation;
-use super::spi::{Columns, Statement, Under, arg};
-use super::table::{From, Index, Key, Table, Value};
 use super::{decode, locks};
 use crate::error::Result;
-use crate::memory::Memory;
+use crate::pg::catalogue::{self, Known};
+use crate::pg::clock::{At, Moment};
+use crate::pg::relation;
+use crate::pg::session_cache::Memory;
+use crate::pg::spi::{Columns, Statement, Under, arg};
+use crate::pg::table::{From, Index, Key, Table, Value};
 
 /// Groups that a session remembers.
 const REMEMBERED: usize = 1024;

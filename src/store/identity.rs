@@ -16,14 +16,14 @@ use std::cell::Cell;
 
 use pgrx::pg_sys;
 
-use super::catalogue;
-use super::clock::{self, At, Moment};
-use super::spi::{Arg, Columns, Statement, Under, arg};
-use super::table::{From, Index, Table, Tuple};
 use super::{discovery, group, segment, tally};
 use super::{signed, unsigned};
 use crate::error::{Error, Result};
-use crate::memory::Memory;
+use crate::pg::catalogue;
+use crate::pg::clock::{self, At, Moment};
+use crate::pg::session_cache::Memory;
+use crate::pg::spi::{Arg, Columns, Statement, Under, arg};
+use crate::pg::table::{From, Index, Table, Tuple};
 
 /// How transaction ids are stored.
 #[derive(Clone, Copy, Debug)]
@@ -140,7 +140,7 @@ pub(super) fn adopt_foreign() -> Result<Identity> {
 }
 
 /// The identity in force, where a stored id was found that exceeds the next one.
-pub(super) fn adopt_beyond() -> Result<Identity> {
+pub fn adopt_beyond() -> Result<Identity> {
     adopt(Reason::Beyond)
 }
 
@@ -164,7 +164,7 @@ impl Identity {
 
     /// Whether `stored` exceeds the next transaction id. Nothing that was stored under this
     /// identity does.
-    pub(super) fn is_behind(self, stored: u64) -> bool {
+    pub fn is_behind(self, stored: u64) -> bool {
         let exceeds = |next: u64| stored > next.saturating_add(self.xid_offset);
         exceeds(NEXT.get()) && exceeds(read_next())
     }

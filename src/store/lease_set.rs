@@ -5,11 +5,12 @@ use pgrx::pg_sys;
 use queen_engine::lease::LeaseId;
 use queen_engine::message::MessageId;
 
-use super::clock::{At, Moment};
-use super::relation;
-use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
-use super::{signed, table, unsigned};
+use super::{signed, unsigned};
 use crate::error::{Error, Result};
+use crate::pg::clock::{At, Moment};
+use crate::pg::relation;
+use crate::pg::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
+use crate::pg::table;
 
 static INSERT: Statement = Statement::new(
     "INSERT INTO queen_mq.lease_set (id, lease_id, cursor_ids, message_ids, created_at)
@@ -56,8 +57,9 @@ pub fn insert(id: u64, lease: LeaseId, mut covered: Vec<Covered>, now: Moment) {
 /// What the set covers, ascending; none where it is not known. In REPEATABLE READ one that was
 /// made after the transaction's snapshot is an error.
 pub fn covered(id: u64) -> Result<Vec<Covered>> {
-    let read =
-        |row: super::spi::Row| (unsigned(row.need(1)), row.get::<i64>(2).map(MessageId::from_sql));
+    let read = |row: crate::pg::spi::Row| {
+        (unsigned(row.need(1)), row.get::<i64>(2).map(MessageId::from_sql))
+    };
     let find = |under: &Under| Ok(FIND.read(&[arg(signed(id))], under).map(read).collect());
     let found: Vec<Covered> = Under::new_snapshot(find)?;
     if found.is_empty() && one_snapshot_per_transaction() {

@@ -13,7 +13,7 @@
 //!
 //! The row of a queue that is configured or deleted is locked before them. Rows of groups, of
 //! cursors and claims (both ascending), of timers and of dead letters are locked after them. Pops
-//! and sweeps only try these locks, they wait for none. [`crate::patience`] says how the other
+//! and sweeps only try these locks, they wait for none. [`crate::broker::hold::attempt`] says how the other
 //! calls wait.
 //!
 //! A seek, a purge and the like find cursors and claims by a snapshot, which shows none that are
@@ -43,7 +43,7 @@ use std::ffi::CStr;
 
 use pgrx::{IntoDatum, direct_function_call, pg_sys};
 
-use super::catalogue;
+use crate::pg::catalogue;
 
 /// A transaction that has taken this many locks gets none of those that it can do without.
 const SPARE: u32 = 64;

@@ -21,10 +21,10 @@ use queen_engine::kv::{
     self, Decision, Expect, Found, Invalid, Micros, Name, Place, Reason, Write,
 };
 
-use crate::datum::{Jsonb, Numeric, ResultContext};
 use crate::error::{Code, Error, Result};
-use crate::store::relation;
-use crate::store::spi::{self, Columns, Row, Statement, Under, arg};
+use crate::pg::datum::{Jsonb, Numeric, ResultContext};
+use crate::pg::relation;
+use crate::pg::spi::{self, Columns, Row, Statement, Under, arg};
 
 static FIND: Statement = Statement::new(
     "SELECT version, expires_at, value FROM queen_mq.marker WHERE ns = $1 AND key = $2",

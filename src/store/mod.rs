@@ -1,35 +1,24 @@
 //! Every SQL statement of the project, one file per table. Nothing here decides.
 
 pub mod admission;
-mod catalogue;
 pub mod claim;
-pub mod clock;
 pub mod cursor;
 pub mod dead_letter;
 pub mod discovery;
-mod executor;
 pub mod group;
 pub mod identity;
-mod key;
-mod layout;
 pub mod lease_set;
 pub mod locks;
-pub mod lookup;
 pub mod marker;
-pub mod planning;
 pub mod queue;
 pub mod receipt;
-mod relation;
 pub mod replay;
+pub mod seen_snapshot;
 pub mod segment;
-pub mod snapshot;
-pub mod spi;
 pub mod sweep;
-pub mod table;
 pub mod tally;
 pub mod timer;
 pub mod unit;
-mod writing;
 
 use queen_engine::codec;
 use serde::de::DeserializeOwned;

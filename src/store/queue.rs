@@ -3,14 +3,14 @@
 use pgrx::datum::Interval;
 use pgrx::{IntoDatum, pg_sys};
 
-use super::catalogue::{self, Known};
-use super::clock::{At, DAY, HOUR, Moment, SECOND, micros};
 use super::identity::{self, Identity};
-use super::relation;
-use super::spi::{Arg, Columns, Statement, Under, arg};
-use super::table::{From, Index, Table, Tuple, Value};
 use crate::error::Result;
-use crate::memory::Memory;
+use crate::pg::catalogue::{self, Known};
+use crate::pg::clock::{At, DAY, HOUR, Moment, SECOND, micros};
+use crate::pg::relation;
+use crate::pg::session_cache::Memory;
+use crate::pg::spi::{Arg, Columns, Statement, Under, arg};
+use crate::pg::table::{From, Index, Table, Tuple, Value};
 
 /// Queues that a session remembers.
 const REMEMBERED: usize = 1024;

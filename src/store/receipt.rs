@@ -6,12 +6,12 @@ use queen_engine::codec::encode;
 use queen_engine::lease::LeaseId;
 use queen_engine::receipt::Receipt;
 
-use super::clock::{At, HOUR, Moment};
 use super::cursor::Located;
-use super::spi::{Columns, Statement, Under, arg};
-use super::table::{From, Index, Table, Tuple, Value};
 use super::{decode, signed};
 use crate::error::Result;
+use crate::pg::clock::{At, HOUR, Moment};
+use crate::pg::spi::{Columns, Statement, Under, arg};
+use crate::pg::table::{From, Index, Table, Tuple, Value};
 
 /// A receipt answers a repeated ack for at least this long.
 const KEPT: i64 = HOUR;

@@ -2,9 +2,9 @@
 
 use pgrx::pg_sys;
 
-use super::relation;
-use super::spi::{Columns, Statement, Under, arg};
 use super::{signed, unsigned};
+use crate::pg::relation;
+use crate::pg::spi::{Columns, Statement, Under, arg};
 
 /// A segment of one message, for one group.
 pub struct Replay {
@@ -39,7 +39,7 @@ static OF_QUEUE: Statement = Statement::new(
 );
 
 pub fn of_queue(queue: i64, under: &Under) -> Vec<Replay> {
-    let read = |row: super::spi::Row| Replay {
+    let read = |row: crate::pg::spi::Row| Replay {
         segment: unsigned(row.need(1)),
         xid: unsigned(row.need(2)),
         partition: row.need(3),

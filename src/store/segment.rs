@@ -8,14 +8,14 @@ use queen_engine::message::{MessageId, Spans};
 use queen_engine::pop::{Found, Read};
 use queen_engine::tally::Arrived;
 
-use super::clock::{At, Moment};
-use super::spi::{Columns, Statement, Under, arg};
-use super::table::{self, From, Held, Index, Key, Table, Tuple, Value};
-use super::writing::Inserting;
 use super::{signed, unsigned};
-use crate::datum::{Array, Elements, Jsonb, JsonbArray, TextArray};
 use crate::error::{Error, Result};
-use crate::scratch::Scratch;
+use crate::pg::clock::{At, Moment};
+use crate::pg::datum::{Array, Elements, Jsonb, JsonbArray, TextArray};
+use crate::pg::insert::Inserting;
+use crate::pg::scratch::Scratch;
+use crate::pg::spi::{Columns, Statement, Under, arg};
+use crate::pg::table::{self, From, Held, Index, Key, Table, Tuple, Value};
 
 static DRAW: Statement = Statement::new(
     "SELECT pg_catalog.nextval('queen_mq.segment_id') FROM pg_catalog.generate_series(1, $1)",

@@ -6,8 +6,8 @@
 
 use pgrx::pg_sys;
 
-use super::clock::{At, HOUR, Moment};
-use super::spi::{Arg, Columns, Statement, arg};
+use crate::pg::clock::{At, HOUR, Moment};
+use crate::pg::spi::{Arg, Columns, Statement, arg};
 
 /// Pages of a table passed in one step.
 const PAGES: i64 = 64;

@@ -4,10 +4,10 @@ use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::tally::Tally;
 
-use super::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
-use super::table::{From, Index, Table, Tuple, Value};
 use super::{decode, locks};
 use crate::error::{Error, Result};
+use crate::pg::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
+use crate::pg::table::{From, Index, Table, Tuple, Value};
 
 static TALLIES: Table = Table(c"tally");
 static NEWEST: Index = Index { table: Table(c"tally"), name: c"tally_newest" };

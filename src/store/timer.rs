@@ -2,12 +2,12 @@
 
 use pgrx::pg_sys;
 
-use super::clock::{At, Moment};
-use super::relation;
-use super::spi::{Columns, Statement, Under, arg};
-use super::table::{From, Index, Table, Value};
-use crate::datum::Jsonb;
 use crate::error::Error;
+use crate::pg::clock::{At, Moment};
+use crate::pg::datum::Jsonb;
+use crate::pg::relation;
+use crate::pg::spi::{Columns, Statement, Under, arg};
+use crate::pg::table::{From, Index, Table, Value};
 
 /// A message to be scheduled.
 pub struct NewTimer<'a> {
@@ -55,7 +55,7 @@ static EXISTS: Statement = Statement::new(
 );
 
 impl NewTimer<'_> {
-    fn run(self, statement: &Statement) -> super::spi::Rows {
+    fn run(self, statement: &Statement) -> crate::pg::spi::Rows {
         statement.run(&[
             arg(self.queue),
             arg(self.key),

@@ -7,8 +7,8 @@ use pgrx::bgworkers::DynamicBackgroundWorker;
 use pgrx::prelude::*;
 
 use super::{pause, registry, start, take_signals};
+use crate::pg::clock::{self, Moment, SECOND};
 use crate::settings;
-use crate::store::clock::{self, Moment, SECOND};
 
 /// How often every database is looked into. One that is used in the meantime announces itself.
 const SURVEY: i64 = 600 * SECOND;

@@ -13,8 +13,9 @@ use pgrx::prelude::*;
 
 pub use registry::announce;
 
+use crate::pg::binary_upgrade;
 use crate::store::locks;
-use crate::{upgrade, waiters};
+use crate::wait::waiters;
 
 /// Called by `_PG_init`: in the postmaster it sets up shared memory and the launcher. A server that
 /// pg_upgrade has started gets no launcher, because the worker must not write there.
@@ -25,7 +26,7 @@ pub fn register() {
     }
     registry::set_up();
     waiters::set_up();
-    if upgrade::is_under_way() {
+    if binary_upgrade::is_under_way() {
         return;
     }
     BackgroundWorkerBuilder::new("queen_mq launcher")

@@ -9,7 +9,7 @@ use pgrx::prelude::*;
 use pgrx::shmem::PGRXSharedMemory;
 use pgrx::{pg_shmem_init, pg_sys};
 
-use crate::store::clock::{self, Moment, SECOND};
+use crate::pg::clock::{self, Moment, SECOND};
 
 /// Databases that are known; those beyond are swept by `queen_sweep` alone.
 const CAPACITY: usize = 256;

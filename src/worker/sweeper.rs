@@ -8,16 +8,16 @@ use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
 
 use super::{pause, registry, take_signals};
+use crate::broker::housekeeping::Task;
 use crate::error::{OrRaise, Result};
+use crate::pg::clock::{self, Moment, SECOND};
 use crate::pg::error_context;
+use crate::pg::spi::{Under, connected};
+use crate::pg::sqlstate;
 use crate::settings;
-use crate::sqlstate;
-use crate::store::clock::{self, Moment, SECOND};
 use crate::store::locks;
 use crate::store::queue::{self, Queue};
-use crate::store::spi::{Under, connected};
 use crate::store::timer;
-use crate::sweeping::Task;
 
 /// It looks this often whether somebody wants to drop its database.
 const LONGEST_PAUSE: i64 = SECOND / 2;

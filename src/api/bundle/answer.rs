@@ -8,10 +8,10 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::Marker;
 use crate::api::push::{Message, Pushed};
-use crate::datum::Jsonb;
+use crate::broker::settle::Report;
 use crate::error::{Error, Result};
-use crate::settling::Report;
-use crate::store::clock;
+use crate::pg::clock;
+use crate::pg::datum::Jsonb;
 use crate::store::marker::{Held, KvOutcome};
 
 /// A piece of JSON text.

@@ -19,16 +19,16 @@ use self::timer::{Timer, timed};
 use super::args;
 use super::call::Call;
 use super::push::{Message, find_queue, push};
-use crate::allocator;
-use crate::datum::{Jsonb, ResultContext, UuidArray};
+use crate::broker::push::delayed;
+use crate::broker::settle::{self, Item as SettleItem, settle_lease};
 use crate::error::{Code, Error, OrRaise, Result};
-use crate::settling::{self, Item as SettleItem, settle_lease};
-use crate::store::clock::{self, Moment};
+use crate::pg::allocator;
+use crate::pg::clock::{self, Moment};
+use crate::pg::datum::{Jsonb, ResultContext, UuidArray};
+use crate::pg::subtransaction::all_or_nothing;
 use crate::store::cursor;
 use crate::store::marker::{self, KvOp};
 use crate::store::{queue, timer as store_timer};
-use crate::subtransaction::all_or_nothing;
-use crate::timing;
 
 /// Carry out a bundle inside the caller's transaction, or nothing of it.
 ///
@@ -152,12 +152,12 @@ impl Bundle {
             self.acks.keys().copied().chain(self.required.iter().copied()).collect();
         let mut cursors = Vec::new();
         for lease in leases {
-            cursors.extend(settling::cursors_of(lease)?);
+            cursors.extend(settle::cursors_of(lease)?);
         }
         cursors.sort_unstable();
         cursors.dedup();
         cursor::lock_unsettled(&cursors)?;
-        self.required.iter().try_for_each(|lease| settling::require_live(*lease))
+        self.required.iter().try_for_each(|lease| settle::require_live(*lease))
     }
 
     fn settle(&self, results: &mut [Json]) -> Result<()> {
@@ -195,7 +195,7 @@ impl Bundle {
             results[*at] = match timer {
                 Timer::Schedule { key, message, deliver_at } => {
                     let queue = find_queue(&message.to.queue)?;
-                    let set = timing::schedule(&queue, key, message, *deliver_at);
+                    let set = delayed::schedule(&queue, key, message, *deliver_at);
                     let status = if set.is_new { "scheduled" } else { "rescheduled" };
                     timed(*at, timer, status, Some((&set.transaction_id, set.deliver_at)))?
                 }

@@ -14,10 +14,10 @@ use super::{Bundle, Lookup, Marker};
 use crate::api::push::Item as PushItem;
 use crate::api::settle::{checked_partition, parse_status, target};
 use crate::api::{args, json};
-use crate::datum::{self, Jsonb, Numeric, UuidArray};
+use crate::broker::settle::{Item as SettleItem, Target};
 use crate::error::{Error, Result};
-use crate::settling::{Item as SettleItem, Target};
-use crate::store::clock::Moment;
+use crate::pg::clock::Moment;
+use crate::pg::datum::{self, Jsonb, Numeric, UuidArray};
 use crate::store::marker::KvOp;
 
 const MAX_KV_OPS: usize = 64;

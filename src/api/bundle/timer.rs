@@ -11,9 +11,9 @@ use super::parse::{given, needed, refuse_fields, unknown};
 use crate::api::args;
 use crate::api::push::{Destination, Message, YEAR, message};
 use crate::api::timer::{WANTED_ONE, moment};
-use crate::datum::Jsonb;
 use crate::error::{Error, Result};
-use crate::store::clock::{self, Moment};
+use crate::pg::clock::{self, Moment};
+use crate::pg::datum::Jsonb;
 
 /// An element of `timers`.
 #[derive(Deserialize)]

@@ -1,0 +1,212 @@
+//! Waiting for many locks at once, without keeping other transactions waiting.
+//!
+//! A seek, a purge, a deletion or a change of ordering needs many locks. Transactions that stay
+//! open for long may hold some of them. A call that took the locks one by one, and waited for the
+//! next with the others in hand, would stop every consumer for that long. So the call takes them in
+//! *attempts*, each in a subtransaction. An attempt waits for locks that are busy, but only for a
+//! moment in all. When that is over, the call rolls the attempt back, which frees all locks again
+//! (and wakes pops that wait for messages). Then it waits for the busy lock *in the open*, holding
+//! nothing: for a lock that many share, by waiting for the transactions that hold it at that
+//! moment; for any other, by taking it alone in a subtransaction that is rolled back. The next
+//! attempt has more patience than the last, so in the end it outwaits many short transactions that
+//! follow each other closely.
+//!
+//! Both waits are for ordinary locks: a user can cancel them, and `statement_timeout` ends them. An
+//! attempt is over before PostgreSQL would look for a deadlock (except the most patient attempts).
+//! A deadlock with a lock that the caller's transaction holds is found while the call waits in the
+//! open. `lock_timeout` holds for each wait: if it is shorter than the patience of an attempt, it
+//! ends the call there, otherwise in the open.
+//!
+//! An attempt that succeeds keeps its locks to the end of the caller's transaction.
+
+use std::cell::{Cell, RefCell};
+use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
+
+use pgrx::prelude::*;
+use pgrx::{PgTryBuilder, pg_sys};
+
+use crate::error::Result;
+use crate::pg::clock::{self, SECOND};
+use crate::pg::statement_timeout::StatementTimeout;
+use crate::pg::subtransaction::{all_or_nothing, undone};
+use crate::store::cursor::{self, Locked};
+use crate::store::locks::Lock;
+use crate::wait::waiters::{self, Topic};
+
+/// For how long the first attempt waits in all. Each further one waits twice as long, up to
+/// `LONGEST`. One long transaction makes no attempt patient, for the call waits for it in the open;
+/// many that overlap, and last for seconds, do.
+const FIRST: i64 = SECOND / 10;
+const LONGEST: i64 = 64 * FIRST;
+
+/// Take all locks that `take` asks for, of a queue. `take` is called again until an attempt gets
+/// all.
+pub fn hold_all<T>(queue: &str, mut take: impl FnMut(&Attempt) -> Result<T>) -> Result<T> {
+    let mut patience = FIRST;
+    loop {
+        let undoing = Undoing(queue);
+        match Attempt::new(patience).run(&mut take)? {
+            Ok(taken) => {
+                std::mem::forget(undoing);
+                return Ok(taken);
+            }
+            Err(busy) => {
+                drop(undoing);
+                busy.wait_in_the_open()?;
+            }
+        }
+        patience = LONGEST.min(2 * patience);
+        pgrx::check_for_interrupts!();
+    }
+}
+
+/// Wakes the sessions that wait for messages of the queue: an attempt has been undone, by an ERROR or
+/// for another one.
+struct Undoing<'a>(&'a str);
+
+impl Drop for Undoing<'_> {
+    fn drop(&mut self) {
+        waiters::wake_now(Topic::queue(self.0));
+    }
+}
+
+/// A lock that an attempt may wait for.
+#[derive(Clone)]
+enum Wanted {
+    /// The whole of a lock that others share.
+    Whole(Lock),
+    /// A cursor or a claim.
+    Cursor(u64),
+    /// Rows that a statement locks, or creates, or deletes.
+    Rows(Rc<dyn Fn() -> Result<()>>),
+}
+
+impl Wanted {
+    fn wait_in_the_open(self) -> Result<()> {
+        match self {
+            Wanted::Whole(lock) => {
+                lock.wait_for_holders();
+                Ok(())
+            }
+            Wanted::Cursor(id) => undone(|| cursor::lock_row(id).map(drop)),
+            Wanted::Rows(take) => undone(|| take()),
+        }
+    }
+}
+
+/// An attempt to take everything.
+pub struct Attempt {
+    /// For how long it may still wait.
+    left: Cell<i64>,
+    /// The lock that it is waiting for, if its own patience ends the wait and not the caller's
+    /// `lock_timeout`.
+    awaited: RefCell<Option<Wanted>>,
+}
+
+impl Attempt {
+    fn new(patience: i64) -> Self {
+        Self { left: Cell::new(patience), awaited: RefCell::new(None) }
+    }
+
+    /// What was taken; or the lock that was busy, with nothing taken.
+    fn run<T>(
+        &self,
+        take: &mut impl FnMut(&Attempt) -> Result<T>,
+    ) -> Result<std::result::Result<T, Wanted>> {
+        let timeout = StatementTimeout::now();
+        let all = AssertUnwindSafe(|| Ok(all_or_nothing(|| take(self))));
+        let outcome = PgTryBuilder::new(all)
+            .catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |error| Err(Box::new(error)))
+            // The cycle may consist of locks of this attempt alone, which the rollback frees.
+            .catch_when(PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED, |error| Err(Box::new(error)))
+            .execute();
+        match outcome {
+            Ok(taken) => taken.map(Ok),
+            Err(error) => match self.awaited.take() {
+                Some(busy) => {
+                    timeout.renew_if_passed();
+                    Ok(Err(busy))
+                }
+                None => error.rethrow(),
+            },
+        }
+    }
+
+    /// Take a lock whole.
+    pub fn whole(&self, lock: Lock) {
+        self.wait(Wanted::Whole(lock), || lock.whole());
+    }
+
+    /// Lock cursors and claims in the given order, which is ascending; those that are gone drop
+    /// out. The caller reads their states after this, under a newer snapshot.
+    pub fn cursors(&self, ids: &[u64]) -> Result<Vec<Locked>> {
+        let mut locked = Vec::with_capacity(ids.len());
+        for &id in ids {
+            locked.extend(self.wait(Wanted::Cursor(id), || cursor::lock_row(id))?);
+        }
+        Ok(locked)
+    }
+
+    /// Rows that `take` locks, or creates, or deletes.
+    pub fn rows(&self, take: impl Fn() -> Result<()> + 'static) -> Result<()> {
+        let take = Rc::new(take);
+        self.wait(Wanted::Rows(take.clone()), || take())
+    }
+
+    /// Take a lock within what is left of the attempt's patience. On an ERROR `awaited` still names
+    /// it.
+    fn wait<T>(&self, wanted: Wanted, take: impl FnOnce() -> T) -> T {
+        let began = clock::now();
+        let limit = Limit::lower_to(self.left.get());
+        self.awaited.replace(limit.is_lower.then_some(wanted));
+        let taken = take();
+        self.awaited.replace(None);
+        self.left.set(self.left.get() - (clock::now() - began));
+        taken
+    }
+}
+
+/// `lock_timeout`, lowered while this lives. It has a level of settings of its own, which takes
+/// along what a trigger sets meanwhile. A value that is lower already stays.
+struct Limit {
+    level: i32,
+    is_lower: bool,
+}
+
+impl Limit {
+    fn lower_to(patience: i64) -> Self {
+        let limit = (patience / 1000).clamp(1, LONGEST / 1000) as i32;
+        // SAFETY: the name and the value are NUL-terminated; the level is closed by `Drop`, which
+        // also runs when an ERROR unwinds.
+        unsafe {
+            let before = pg_sys::LockTimeout;
+            let is_lower = before <= 0 || before > limit;
+            let level = pg_sys::NewGUCNestLevel();
+            let this = Self { level, is_lower };
+            if is_lower {
+                let mut value = [0; 12];
+                let text = limit.to_string();
+                value[..text.len()].copy_from_slice(text.as_bytes());
+                pg_sys::set_config_option(
+                    c"lock_timeout".as_ptr(),
+                    value.as_ptr().cast(),
+                    pg_sys::GucContext::PGC_USERSET,
+                    pg_sys::GucSource::PGC_S_SESSION,
+                    pg_sys::GucAction::GUC_ACTION_SAVE,
+                    true,
+                    0,
+                    false,
+                );
+            }
+            this
+        }
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        // SAFETY: the level that `lower_to` has opened.
+        unsafe { pg_sys::AtEOXact_GUC(false, self.level) };
+    }
+}

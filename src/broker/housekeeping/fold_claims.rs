@@ -1,0 +1,344 @@
+//! Folding the claims of groups without order into the cursors of their partitions, so that there are
+//! never many: the cursor moves on over what has been claimed, and what has been settled behind it is
+//! counted there and forgotten.
+//!
+//! Consumers wait for nothing here. They tell what was claimed by the claims alone, and go by the
+//! cursor only for what is behind it.
+
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
+
+use queen_engine::cursor::{Cursor, Readiness};
+use queen_engine::message::{MessageId, Span, Spans};
+use queen_engine::pop::Pop;
+
+use crate::error::Result;
+use crate::pg::clock::{self, Moment, SECOND};
+use crate::pg::session_cache::Memory;
+use crate::pg::spi::{Under, one_snapshot_per_transaction};
+use crate::store::claim;
+use crate::store::cursor::{self, Attempt, Located};
+use crate::store::group::{self, Group};
+use crate::store::locks;
+use crate::store::queue::Queue;
+use crate::store::seen_snapshot::{self, Taken};
+use crate::store::segment::{Batch, Log, Stored};
+use crate::store::sweep::Step;
+
+/// Claims, or messages, looked at at a time.
+const CHUNK: usize = 1000;
+/// A step ends after this long.
+const LONGEST_STEP: i64 = SECOND / 20;
+/// Runs of messages that a cursor may leave behind: the work of transactions that have not ended.
+const LEFT_BEHIND: usize = 4096;
+
+/// Groups of which a session remembers where its last step ended.
+const REMEMBERED: usize = 1024;
+
+thread_local! {
+    /// The partition at which the last step of a group ended.
+    static ENDED_AT: Memory<i64, String> = Memory::of(REMEMBERED);
+}
+
+/// One bounded step on one queue; counts claims.
+pub fn step(queue: &Queue) -> Result<Step> {
+    let until = clock::now() + LONGEST_STEP;
+    Under::new_snapshot(|under| {
+        let mut all = Step::default();
+        for group in group::of_queue(&queue.name, under)? {
+            let from = ENDED_AT.with(|ends| ends.take(&group.id)).unwrap_or_default();
+            let mut next = claim::next_partition(group.id, &from);
+            while let Some(partition) = next {
+                all.removed += fold(queue, &group, &partition, until, under)?;
+                next = claim::next_partition(group.id, &partition);
+                if clock::now() > until {
+                    let goes_on = next.is_some();
+                    all.goes_on |= goes_on || all.removed > 0;
+                    if goes_on {
+                        ENDED_AT.with(|ends| ends.keep(group.id, partition));
+                    }
+                    break;
+                }
+                pgrx::check_for_interrupts!();
+            }
+        }
+        Ok(all)
+    })
+}
+
+/// Fold what there is in one partition, until that moment; returns how many claims. Does nothing if
+/// somebody else is at it. Locks nothing where there is nothing to do.
+fn fold(
+    queue: &Queue,
+    group: &Group,
+    partition: &str,
+    until: Moment,
+    under: &Under,
+) -> Result<u64> {
+    let found = cursor::status(group.id, &group.start, partition, under)?;
+    let before = match &found {
+        Some((located, _)) => located.cursor.clone(),
+        None => Cursor::new(group.start.clone()),
+    };
+    let folding = Folding::new(queue, group, partition, until, under);
+    let mut after = folding.move_on(before.clone(), LEFT_BEHIND)?;
+    let over = folding.settled_behind(&mut after)?;
+    if after == before && over.is_empty() {
+        return Ok(0);
+    }
+    let base = match found {
+        Some((located, place)) => match cursor::lock_if_newest(&located, place, under)? {
+            Attempt::Locked => located,
+            Attempt::Taken | Attempt::MovedOn => return Ok(0),
+        },
+        // One transaction may sweep many queues.
+        None if !locks::has_spare() => return Ok(0),
+        None => match cursor::try_create(queue.id, group.id, partition)? {
+            Some(new) => new,
+            None => return Ok(0),
+        },
+    };
+    Ok(write(&base, after, &over, under))
+}
+
+/// The same, by a transaction that writes anyway: others, who fold at the same time, are not to work
+/// in vain. In REPEATABLE READ the cursor is moved on, and no claim removed: somebody else may have been
+/// at it since the snapshot, which would be an error.
+pub fn fold_locked(
+    queue: &Queue,
+    group: &Group,
+    partition: &str,
+    until: Moment,
+    under: &Under,
+) -> Result<()> {
+    let keeps_claims = one_snapshot_per_transaction();
+    let (base, before) = match cursor::status(group.id, &group.start, partition, under)? {
+        Some((base, place)) => match cursor::lock_if_newest(&base, place, under)? {
+            Attempt::Locked => (base.clone(), base.cursor),
+            Attempt::Taken | Attempt::MovedOn => return Ok(()),
+        },
+        None if !cursor::try_read_first(queue.id, group.id) => return Ok(()),
+        None => match cursor::insert_if_new(group.id, partition) {
+            Some(new) => (new, Cursor::new(group.start.clone())),
+            None => return Ok(()),
+        },
+    };
+    let folding = Folding::new(queue, group, partition, until, under);
+    let mut after = folding.move_on(before, LEFT_BEHIND)?;
+    let mut over = Vec::new();
+    match keeps_claims {
+        true => after.counted_below = after.counted_below.min(folding.lowest_passed.get()),
+        false => over = folding.settled_behind(&mut after)?,
+    }
+    write(&base, after, &over, under);
+    Ok(())
+}
+
+/// Remove the claims that are over, and count them in the state that follows that of `base`, which is
+/// locked.
+fn write(base: &Located, mut after: Cursor, over: &[Located], under: &Under) -> u64 {
+    let mut removed = 0;
+    for some in over.chunks(CHUNK) {
+        let ids: Vec<u64> = some.iter().map(|claim| claim.id).collect();
+        let gone: HashSet<u64> = claim::delete(&ids).into_iter().collect();
+        for claim in some {
+            if gone.contains(&claim.id) {
+                after.settled += claim.cursor.settled;
+                after.last_pop_at = after.last_pop_at.max(claim.cursor.last_pop_at);
+            } else if let Some(message) = claim.message {
+                after.counted_below = after.counted_below.min(message);
+            }
+        }
+        removed += gone.len() as u64;
+    }
+    cursor::append_quietly(base, &after, under);
+    removed
+}
+
+/// The cursor of a partition, moved on over everything that was claimed: what was not, below, is
+/// left behind.
+pub fn all_passed(
+    queue: &Queue,
+    group: &Group,
+    partition: &str,
+    cursor: Cursor,
+    under: &Under,
+) -> Result<Cursor> {
+    Folding::new(queue, group, partition, Moment::MAX, under).move_on(cursor, usize::MAX)
+}
+
+struct Folding<'a> {
+    group: i64,
+    partition: &'a str,
+    log: Log<'a>,
+    taken: Taken,
+    until: Moment,
+    void_before: Moment,
+    /// The lowest message that the cursor was moved over here.
+    lowest_passed: Cell<MessageId>,
+    under: &'a Under,
+}
+
+impl<'a> Folding<'a> {
+    fn new(
+        queue: &Queue,
+        group: &Group,
+        partition: &'a str,
+        until: Moment,
+        under: &'a Under,
+    ) -> Self {
+        let log = Log {
+            queue: queue.id,
+            partition,
+            group: group.id,
+            since: group.start.since,
+            until: None,
+            is_bare: true,
+        };
+        let taken = seen_snapshot::describe(under, queue.identity);
+        let void_before = queue.identity.void_before;
+        let lowest_passed = Cell::new(MessageId::from_sql(i64::MAX));
+        let group = group.id;
+        Self { group, partition, log, taken, until, void_before, lowest_passed, under }
+    }
+
+    fn has_time(&self) -> bool {
+        pgrx::check_for_interrupts!();
+        clock::now() <= self.until
+    }
+
+    /// The cursor, moved on over what has been claimed, up to the last that has, leaving at most so
+    /// many runs of messages behind.
+    fn move_on(&self, mut cursor: Cursor, left_behind: usize) -> Result<Cursor> {
+        let from = cursor.counted_below;
+        let last = claim::last(self.group, self.partition, from, self.under);
+        let last = last.map_or(cursor.position, |last| last.segment().max(cursor.position));
+        if last == 0 {
+            return Ok(cursor);
+        }
+        let log = Log { since: cursor.since, ..self.log };
+        let mut left = Spans::new();
+        loop {
+            let mut pop = Pop::begin(cursor.clone(), &self.taken.snapshot, CHUNK, None);
+            self.read_up_to(last, &log, &mut pop);
+            let settled = cursor.settled;
+            let Some(popped) = pop.finish(None, cursor.last_pop_at) else { break };
+            let passed = popped.taken;
+            // Claims count what has become of them themselves; what was skipped has none.
+            let skipped = popped.cursor.settled - settled - passed.count() as i64;
+            let mut still_left = left.clone();
+            still_left.extend(self.left_behind(&passed)?.iter());
+            if still_left.iter().count() > left_behind {
+                break;
+            }
+            left = still_left;
+            let lowest = passed.messages().min().unwrap_or(self.lowest_passed.get());
+            self.lowest_passed.set(self.lowest_passed.get().min(lowest));
+            cursor = Cursor { settled: settled + skipped, ..popped.cursor };
+            if passed.count() < CHUNK || !self.has_time() {
+                break;
+            }
+        }
+        cursor.waiting.prepend(left);
+        Ok(cursor)
+    }
+
+    /// Those of the messages that nobody has claimed for good, or whose claim is to be looked at once
+    /// more; and that are still there.
+    fn left_behind(&self, messages: &Spans) -> Result<Spans> {
+        let mut passed = HashSet::new();
+        for row in claim::visible(self.group, self.partition, messages, self.under) {
+            let message = row.message;
+            if self.can_pass(row)? {
+                passed.insert(message);
+            }
+        }
+        let (_, left) = messages.partition(|message| passed.contains(&message));
+        let there = self.log.segments(&left, self.under);
+        let there: HashSet<u64> = there.into_iter().map(|stored| stored.id()).collect();
+        let is_there = |span: &Span| there.contains(&span.segment);
+        Ok(left.iter().filter(is_there).map(|span| Span { deliveries: 0, ..span }).collect())
+    }
+
+    /// Whether what becomes of the claim is found by itself. That may not be so where its lease was
+    /// over before it was there for all to see.
+    fn can_pass(&self, row: claim::Row) -> Result<bool> {
+        if row.is_own {
+            return Ok(false);
+        }
+        if row.terms.is_none_or(|(_, deadline)| deadline > clock::now()) {
+            return Ok(true);
+        }
+        let (located, _) = row.locate(self.under)?;
+        let is_ready =
+            matches!(located.cursor.readiness(clock::now(), self.void_before), Readiness::Now);
+        Ok(!is_ready || located.cursor.open() == 0)
+    }
+
+    /// Read on, up to this segment.
+    fn read_up_to(&self, last: u64, log: &Log<'_>, pop: &mut Pop<'_>) {
+        while let Some(read) = pop.next_read() {
+            let limit = pop.missing();
+            let Batch { stored, .. } =
+                log.read(&read, limit, &self.taken.snapshot.holes, self.under);
+            let count = stored.len();
+            let found: Vec<_> =
+                stored.iter().take_while(|one| one.id() <= last).map(Stored::found).collect();
+            let is_end = found.len() < count;
+            pop.supply(&read, &found, count < limit && !is_end);
+            if is_end {
+                pop.stop();
+            }
+            pgrx::check_for_interrupts!();
+        }
+    }
+
+    /// Claims of messages that are settled and that the cursor has passed; the cursor is told where
+    /// those begin that are left.
+    fn settled_behind(&self, cursor: &mut Cursor) -> Result<Vec<Located>> {
+        let mut from = cursor.counted_below.min(self.lowest_passed.get());
+        let mut over = Vec::new();
+        let mut left = None;
+        loop {
+            let rows = claim::of_partition(self.group, self.partition, from, CHUNK, self.under);
+            let (is_last, last) = (rows.len() < CHUNK, rows.last().map(|row| row.message));
+            let first_left = self.add_settled(rows, cursor, &mut over)?;
+            left = left.or(first_left);
+            from = last.map_or(from, |last| MessageId::from_sql(last.to_sql() + 1));
+            if is_last || !self.has_time() {
+                let end = if is_last { MessageId::new(cursor.position + 1, 0) } else { from };
+                cursor.counted_below = left.unwrap_or(end);
+                return Ok(over);
+            }
+        }
+    }
+
+    /// The first of these that is left.
+    fn add_settled(
+        &self,
+        rows: Vec<claim::Row>,
+        cursor: &Cursor,
+        over: &mut Vec<Located>,
+    ) -> Result<Option<MessageId>> {
+        let spans: Spans = rows.iter().map(|row| Span::of(row.message)).collect();
+        let stored = self.log.segments(&spans, self.under);
+        let xids: HashMap<u64, u64> =
+            stored.into_iter().map(|stored| (stored.id(), stored.xid())).collect();
+        let mut left = None;
+        for row in rows {
+            let message = row.message;
+            let xid = xids.get(&message.segment());
+            let has_passed = xid.is_none_or(|xid| cursor.has_read(message.segment(), *xid))
+                && cursor.waiting.find(message).is_none();
+            let located = match has_passed {
+                true => Some(row.locate(self.under)?.0).filter(|one| one.cursor.open() == 0),
+                false => None,
+            };
+            match located {
+                Some(located) => over.push(located),
+                None => left = left.or(Some(message)),
+            }
+        }
+        Ok(left)
+    }
+}

@@ -1,0 +1,162 @@
+//! Tidying up, in steps. Everything is right without it; it keeps tables small, moves timers on
+//! where nobody pops, and deletes messages by their age.
+
+pub mod fold_claims;
+mod retention;
+
+use crate::broker::push::delayed;
+use crate::error::Result;
+use crate::pg::clock::{self, Moment, SECOND};
+use crate::pg::datum::random;
+use crate::pg::spi::Under;
+use crate::store::cursor::{self, Attempt, Notice};
+use crate::store::group::{self, Group};
+use crate::store::queue::{self, Queue};
+use crate::store::sweep::{self, PASSES, Step};
+use crate::store::unit::Unit;
+use crate::store::{claim, discovery, locks, receipt, seen_snapshot, timer};
+
+/// Timers, or leases, dealt with in one step.
+const STEP: usize = 500;
+/// A step that has found nothing to do goes on for this long.
+const LONGEST_STEP: i64 = SECOND / 20;
+
+/// What a sweep is made of, in the order of urgency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    Timers,
+    Leases,
+    Markers,
+    Claims,
+    Messages,
+    /// A table that is passed page by page.
+    Pass(usize),
+    Orphans,
+}
+
+impl Task {
+    pub fn all() -> Vec<Task> {
+        let passes = (0..PASSES.len()).map(Task::Pass);
+        [Task::Timers, Task::Leases, Task::Markers, Task::Claims, Task::Messages]
+            .into_iter()
+            .chain(passes)
+            .chain([Task::Orphans])
+            .collect()
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Task::Timers => "timers",
+            Task::Leases => "leases",
+            Task::Markers => "markers",
+            Task::Claims => "claims",
+            Task::Messages => "messages",
+            Task::Pass(place) => PASSES[place].task,
+            Task::Orphans => "removed_queues",
+        }
+    }
+
+    /// Whether it is done queue by queue.
+    pub fn is_of_queue(self) -> bool {
+        matches!(self, Task::Timers | Task::Leases | Task::Claims | Task::Messages)
+    }
+
+    /// One bounded step, over all queues.
+    pub fn step(self) -> Result<Step> {
+        let now = clock::now();
+        match self {
+            Task::Markers => Ok(sweep::markers(now)),
+            Task::Pass(place) => Ok(PASSES[place].step(now)),
+            Task::Orphans => {
+                sweep::owner();
+                Ok(sweep::orphans())
+            }
+            Task::Timers | Task::Leases | Task::Claims | Task::Messages => {
+                let mut all = Step::default();
+                let mut queues = Under::new_snapshot(queue::all)?;
+                // Start at a random queue: one transaction may take a bounded number of locks, and
+                // the first queues would always use it up.
+                if queues.len() > locks::spare() {
+                    let first = random() as usize % queues.len();
+                    queues.rotate_left(first);
+                }
+                for queue in queues {
+                    let done = self.step_of(&queue)?;
+                    all.removed += done.removed;
+                    all.goes_on |= done.goes_on;
+                    pgrx::check_for_interrupts!();
+                }
+                Ok(all)
+            }
+        }
+    }
+
+    /// One bounded step on one queue.
+    pub fn step_of(self, queue: &Queue) -> Result<Step> {
+        match self {
+            Task::Timers => {
+                let next = Under::new_snapshot(|under| Ok(timer::next(queue.id, under)))?;
+                let moved = delayed::deliver_due(queue, next, STEP)?;
+                Ok(Step { removed: moved as u64, goes_on: moved == STEP })
+            }
+            Task::Leases => reclaim(queue, clock::now()),
+            Task::Claims => fold_claims::step(queue),
+            Task::Messages => retention::step(queue),
+            _ => Ok(Step::default()),
+        }
+    }
+}
+
+/// Put back what expired leases hold, so that it is found as soon as somebody looks. Begins where
+/// the group's search has come to: before that, others have looked.
+fn reclaim(queue: &Queue, now: Moment) -> Result<Step> {
+    Under::new_snapshot(|under| {
+        let mut all = Step::default();
+        for group in group::of_queue(&queue.name, under)? {
+            let (_, found) = discovery::newest(group.id, under)?.unwrap_or_default();
+            let mut from = found.due;
+            loop {
+                let due = discovery::due(group.id, from, now, STEP, under);
+                let full = due.len() == STEP;
+                from = due.last().map_or(from, |hint| (hint.at, hint.cursor));
+                for unit in due.into_iter().filter_map(|hint| hint.unit) {
+                    all.removed += reclaim_in(queue, &group, Unit::named(&unit), now, under)?;
+                }
+                if !full || all.removed > 0 || clock::now() - now > LONGEST_STEP {
+                    all.goes_on |= full && all.removed > 0;
+                    break;
+                }
+                pgrx::check_for_interrupts!();
+            }
+        }
+        Ok(all)
+    })
+}
+
+/// Put back what expired leases of one partition hold, or of one claim; how many leases.
+fn reclaim_in(
+    queue: &Queue,
+    group: &Group,
+    unit: Unit<'_>,
+    now: Moment,
+    under: &Under,
+) -> Result<u64> {
+    let status = match unit {
+        Unit::Partition(name) => cursor::status(group.id, &group.start, name, under)?,
+        Unit::Claim { id, .. } => {
+            claim::find(id, under).map(|row| row.locate(under)).transpose()?
+        }
+    };
+    let Some((located, place)) = status else { return Ok(0) };
+    let mut state = located.cursor.clone();
+    let ended = state.reclaim(now, queue.identity.void_before);
+    if ended.is_empty() || cursor::try_lock(&located, place, under)? != Attempt::Locked {
+        return Ok(0);
+    }
+    let xid = seen_snapshot::assign_xid(queue.identity);
+    cursor::append(&located, &state, Notice::Ready { xid });
+    for (lease, trace) in &ended {
+        receipt::insert(&located, *lease, trace, now);
+    }
+    Ok(ended.len() as u64)
+}

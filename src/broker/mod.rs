@@ -1,0 +1,11 @@
+//! What each verb of the contract does in a transaction: which rows it reads and locks, in which order,
+//! what the engine decides about them, and what is written. No SQL text, and no argument checking.
+
+pub mod group;
+pub mod hold;
+pub mod housekeeping;
+pub mod lookup;
+pub mod pop;
+pub mod push;
+pub mod settle;
+pub mod stats;

@@ -1,0 +1,56 @@
+//! Refusals of the engine in the user's words.
+
+use queen_engine::lease::LeaseId;
+use queen_engine::settle::Refusal;
+
+use crate::error::{Code, Error};
+use crate::pg::clock::{self, Moment};
+
+/// Why `lease` can't settle or extend what was asked.
+pub fn explain(lease: LeaseId, refusal: &Refusal, now: Moment) -> Error {
+    match refusal {
+        Refusal::Expired { deadline, deliveries } => {
+            let late = (now - deadline).max(0) as f64 / 1e6;
+            Error::new(Code::LeaseExpired, format!("lease {lease} has expired"))
+                .detail(format!(
+                    "It expired at {}, {late:.3} seconds ago; this was delivery attempt {deliveries}.",
+                    clock::show(*deadline)
+                ))
+                .hint("Roll back: the messages will be delivered again. Take longer leases, or extend them with queen_extend while working.")
+        }
+        Refusal::Superseded { holder } => {
+            Error::new(Code::LeaseSuperseded, format!("lease {lease} has been superseded"))
+                .detail(match holder {
+                    Some((deadline, deliveries)) => format!(
+                        "The messages are held by another lease until {}, delivery attempt {deliveries}.",
+                        clock::show(*deadline)
+                    ),
+                    None => "The messages have been settled under another lease, or taken away."
+                        .into(),
+                })
+                .hint(match holder {
+                    Some(_) => "Roll back: somebody else has these messages. Take longer leases, or extend them with queen_extend while working.",
+                    None => "Roll back: the messages are not this lease's any more. A seek, a purge or an unsubscription takes them away, too.",
+                })
+        }
+        Refusal::Unknown => Error::new(Code::LeaseUnknown, format!("lease {lease} is not known"))
+            .detail("No such lease was ever given in this database, or its trace is gone.")
+            .hint("Use the lease_id that queen_pop returned. Traces of ended leases are kept for an hour."),
+        Refusal::NotInLease { message: Some(message) } => {
+            Error::new(Code::MessageNotInLease, format!("message {message} is not part of lease {lease}"))
+                .detail("The lease was never given it, or has given it back.")
+                .hint("Settle a message with the lease_id that came with its delivery.")
+        }
+        Refusal::NotInLease { message: None } => {
+            Error::new(Code::MessageNotInLease, format!("lease {lease} holds nothing any more"))
+                .detail("Everything it held has been settled or given back.")
+                .hint("There is nothing to extend.")
+        }
+        Refusal::AlreadySettled { message } => Error::new(
+            Code::AlreadySettled,
+            format!("message {message} was settled otherwise under lease {lease}"),
+        )
+        .detail("What a lease has said of a message stands.")
+        .hint("Only the same statement can be repeated."),
+    }
+}

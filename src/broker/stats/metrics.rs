@@ -1,0 +1,104 @@
+//! Figures by name, and the text in which Prometheus reads them.
+
+use crate::broker::stats::figures::{Figures, GroupFigures, QueueFigures};
+use crate::pg::clock::Moment;
+
+/// One figure of one queue or group.
+pub struct Metric {
+    pub name: &'static str,
+    pub labels: Vec<(&'static str, String)>,
+    pub value: f64,
+    pub kind: &'static str,
+    pub help: &'static str,
+}
+
+const GAUGE: &str = "gauge";
+const COUNTER: &str = "counter";
+
+type Of<T> = (&'static str, &'static str, &'static str, fn(&T, Moment) -> Option<f64>);
+
+const OF_QUEUES: [Of<QueueFigures>; 8] = [
+    ("queen_queue_depth", GAUGE, "Messages that wait for the slowest group.", |q, _| {
+        Some(q.depth as f64)
+    }),
+    ("queen_queue_messages", GAUGE, "Messages in the log.", |q, _| Some(q.messages as f64)),
+    ("queen_queue_bytes", GAUGE, "Bytes of payload in the log, as stored.", |q, _| {
+        Some(q.bytes as f64)
+    }),
+    ("queen_queue_messages_pushed_total", COUNTER, "Messages that have arrived.", |q, _| {
+        Some(q.arrived as f64)
+    }),
+    ("queen_queue_oldest_age_seconds", GAUGE, "Age of the oldest message in the log.", |q, now| {
+        seconds(q.oldest, now)
+    }),
+    ("queen_queue_partitions", GAUGE, "Partitions with messages in the log.", |q, _| {
+        Some(q.partitions as f64)
+    }),
+    ("queen_queue_groups", GAUGE, "Consumer groups.", |q, _| Some(q.groups as f64)),
+    ("queen_queue_timers", GAUGE, "Messages that enter the log later.", |q, _| {
+        Some(q.timers as f64)
+    }),
+];
+
+const OF_GROUPS: [Of<GroupFigures>; 5] = [
+    ("queen_group_pending", GAUGE, "Messages that are not settled.", |g, _| Some(g.pending as f64)),
+    ("queen_group_in_flight", GAUGE, "Messages in live leases.", |g, _| Some(g.in_flight as f64)),
+    ("queen_group_retrying", GAUGE, "Messages that came back and wait.", |g, _| {
+        Some(g.retrying as f64)
+    }),
+    ("queen_group_dead_letters", GAUGE, "Messages the group gave up on.", |g, _| {
+        Some(g.dead_letters as f64)
+    }),
+    (
+        "queen_group_oldest_pending_age_seconds",
+        GAUGE,
+        "Age of the oldest message not settled.",
+        |g, now| seconds(g.oldest_pending, now),
+    ),
+];
+
+fn seconds(since: Option<Moment>, now: Moment) -> Option<f64> {
+    since.map(|at| (now - at).max(0) as f64 / 1e6)
+}
+
+/// All metrics, those of one name together.
+pub fn of(figures: &Figures, now: Moment) -> Vec<Metric> {
+    let mut all = Vec::new();
+    for (name, kind, help, of) in OF_QUEUES {
+        all.extend(figures.queues.iter().filter_map(|queue| {
+            let labels = vec![("queue", queue.queue.clone())];
+            Some(Metric { name, labels, value: of(queue, now)?, kind, help })
+        }));
+    }
+    for (name, kind, help, of) in OF_GROUPS {
+        all.extend(figures.groups.iter().filter_map(|group| {
+            let labels =
+                vec![("queue", group.queue.clone()), ("consumer_group", group.group.clone())];
+            Some(Metric { name, labels, value: of(group, now)?, kind, help })
+        }));
+    }
+    all
+}
+
+/// The text exposition format, version 0.0.4. Queue mode has an empty consumer_group.
+pub fn exposition(metrics: &[Metric]) -> String {
+    let mut text = String::new();
+    let mut last = "";
+    for metric in metrics {
+        if metric.name != last {
+            last = metric.name;
+            text += &format!("# HELP {last} {}\n# TYPE {last} {}\n", metric.help, metric.kind);
+        }
+        let labels: Vec<String> = metric
+            .labels
+            .iter()
+            .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
+            .collect();
+        text += &format!("{last}{{{}}} {}\n", labels.join(","), metric.value);
+    }
+    text
+}
+
+fn escaped(label: &str) -> String {
+    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

@@ -1,0 +1,283 @@
+//! Tables and indexes of ours, opened for direct look-ups and inserts: what the executor would find
+//! out about them while it plans.
+//!
+//! A superuser or the owner of the tables may alter them. Added columns, constraints, triggers and
+//! indexes work as they do for any statement. Rules, forced row security and child tables, which
+//! direct access would silently ignore, are refused; so is a table that lacks a column that the
+//! code reads. A session remembers what it found until it hears of a change of any relation.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, c_char};
+use std::rc::Rc;
+
+use pgrx::{PgList, pg_sys};
+
+use crate::error::Error;
+use crate::pg::address_map::AddressMap;
+use crate::pg::{catalogue, layout};
+
+pub const READ: i32 = pg_sys::AccessShareLock as i32;
+pub const WRITE: i32 = pg_sys::RowExclusiveLock as i32;
+/// To close without giving up the lock.
+pub const KEEP: i32 = pg_sys::NoLock as i32;
+
+/// Where the columns of a layout lie in the table, in the layout's order.
+pub type Attributes = Rc<[i16]>;
+
+/// An open table. It is closed by hand: on an ERROR the transaction's resource owner does it.
+pub struct Opened {
+    pub relation: pg_sys::Relation,
+    pub attributes: Attributes,
+    /// Whether writing a row runs code of the table's owner: a trigger, a constraint, a default, an
+    /// index's expression, predicate or operators.
+    pub runs_code: bool,
+}
+
+thread_local! {
+    /// By the address of a table's name: the count of changes before the session looked at the
+    /// table, and what it found.
+    static TABLES: RefCell<AddressMap<*const c_char, (u64, Attributes, bool)>> = RefCell::default();
+    /// Indexes that have been checked, with the count of changes before that.
+    static INDEXES: RefCell<AddressMap<*const c_char, u64>> = RefCell::default();
+}
+
+/// Open a table. It may have gone since it was found by its name.
+///
+/// # Safety
+/// In a transaction.
+pub unsafe fn open(name: &'static CStr, mode: i32) -> Opened {
+    // SAFETY: answers NULL for what is not there.
+    let relation = unsafe { pg_sys::try_relation_open(catalogue::oid_of(name), mode) };
+    if relation.is_null() {
+        Error::dropped().raise();
+    }
+    // Taking the lock has made the session hear of every change before it.
+    let changes = catalogue::changes();
+    let known = TABLES.with_borrow(|known| known.get(&name.as_ptr()).cloned());
+    if let Some((_, attributes, runs_code)) = known.filter(|(before, ..)| *before == changes) {
+        return Opened { relation, attributes, runs_code };
+    }
+    // SAFETY: the relation is open.
+    let (attributes, runs_code) = unsafe {
+        refuse_unusable(name, relation);
+        let attributes = attributes_of(name, relation);
+        let runs_code = runs_code(relation, attributes.len());
+        (attributes, runs_code)
+    };
+    let found = (changes, attributes.clone(), runs_code);
+    TABLES.with_borrow_mut(|known| known.insert(name.as_ptr(), found));
+    Opened { relation, attributes, runs_code }
+}
+
+/// An open table's attributes.
+///
+/// # Safety
+/// The relation is open for as long as the result is used.
+pub unsafe fn described<'a>(relation: pg_sys::Relation) -> &'a [pg_sys::FormData_pg_attribute] {
+    // SAFETY: a descriptor has as many attributes as it says; in PostgreSQL 18 they follow the
+    // compact ones.
+    unsafe {
+        let descriptor = (*relation).rd_att;
+        let count = (*descriptor).natts as usize;
+        #[cfg(feature = "pg18")]
+        let first = (*descriptor).compact_attrs.as_ptr().add(count).cast();
+        #[cfg(not(feature = "pg18"))]
+        let first = (*descriptor).attrs.as_ptr();
+        std::slice::from_raw_parts(first, count)
+    }
+}
+
+/// # Safety
+/// The relation is open.
+unsafe fn refuse_unusable(name: &CStr, relation: pg_sys::Relation) {
+    // SAFETY: an open relation has a row of pg_class.
+    let (class, has_rules) = unsafe { (&*(*relation).rd_rel, !(*relation).rd_rules.is_null()) };
+    let table = full_name(name);
+    let refuse = |what: &str, hint: &str| {
+        Error::unsupported(format!("queen_mq can't use table {table}, which {what}"))
+            .detail("Rows are looked up and written without the planner, which this would need.")
+            .hint(hint)
+            .raise()
+    };
+    if class.relkind != pg_sys::RELKIND_RELATION as c_char {
+        refuse("is not an ordinary table", "Put the table of the extension back.");
+    }
+    if has_rules {
+        refuse("has rules", "Drop the rules; a trigger does what they did.");
+    }
+    if class.relrowsecurity && class.relforcerowsecurity {
+        refuse(
+            "has forced row security",
+            "ALTER TABLE … NO FORCE ROW LEVEL SECURITY: policies then hold for all but its owner.",
+        );
+    }
+    if class.relhassubclass {
+        refuse("has child tables", "Drop the child tables, then ANALYZE this one.");
+    }
+}
+
+/// Whether writing a row of a table with `columns` of ours runs code of the table's owner.
+///
+/// # Safety
+/// The relation is open.
+unsafe fn runs_code(relation: pg_sys::Relation, columns: usize) -> bool {
+    // SAFETY: an open relation has these parts; an index of it stays while its table is locked.
+    unsafe {
+        let constraints = (*(*relation).rd_att).constr.as_ref();
+        let is_checked =
+            constraints.is_some_and(|all| all.num_check > 0 || all.has_generated_stored);
+        let indexes = PgList::<pg_sys::Oid>::from_pg(pg_sys::RelationGetIndexList(relation));
+        let computes = |index: pg_sys::Oid| {
+            let index = pg_sys::index_open(index, READ);
+            let (row, none) = ((*index).rd_indextuple, std::ptr::null_mut());
+            let has = |number: u32| !pg_sys::heap_attisnull(row, number as i32, none);
+            let form = &*(*index).rd_index;
+            let families =
+                std::slice::from_raw_parts((*index).rd_opfamily, form.indnkeyatts as usize);
+            let computes = has(pg_sys::Anum_pg_index_indexprs)
+                || tests_more_than_null(index)
+                || families.iter().any(|family| family.to_u32() >= pg_sys::FirstNormalObjectId);
+            pg_sys::index_close(index, KEEP);
+            computes
+        };
+        !(*relation).trigdesc.is_null()
+            || (*(*relation).rd_rel).relispartition
+            || is_checked
+            || described(relation).len() > columns
+            || indexes.iter_oid().any(computes)
+    }
+}
+
+/// Whether the predicate of an index is more than a test of columns for NULL, as in ours.
+///
+/// # Safety
+/// The index is open.
+unsafe fn tests_more_than_null(index: pg_sys::Relation) -> bool {
+    // SAFETY: a list of nodes, in the current memory context.
+    unsafe {
+        let tests = PgList::<pg_sys::Node>::from_pg(pg_sys::RelationGetIndexPredicate(index));
+        !tests.iter_ptr().all(|test| {
+            pgrx::is_a(test, pg_sys::NodeTag::T_NullTest)
+                && pgrx::is_a((*test.cast::<pg_sys::NullTest>()).arg.cast(), pg_sys::NodeTag::T_Var)
+        })
+    }
+}
+
+/// # Safety
+/// The relation is open.
+unsafe fn attributes_of(name: &CStr, relation: pg_sys::Relation) -> Attributes {
+    let Some(layout) = layout::of_table(name) else {
+        Error::corrupt(format!("table {} has no layout", full_name(name))).raise()
+    };
+    // SAFETY: the attributes are read before the relation is closed.
+    let described = unsafe { described(relation) };
+    let place = |(column, of_type): &(&CStr, pg_sys::Oid)| {
+        let is_it = |attribute: &&pg_sys::FormData_pg_attribute| {
+            // SAFETY: a name ends in a NUL.
+            let called = unsafe { CStr::from_ptr(attribute.attname.data.as_ptr()) };
+            !attribute.attisdropped && called == *column
+        };
+        match described.iter().find(is_it) {
+            Some(attribute) if attribute.atttypid == *of_type => attribute.attnum,
+            found => {
+                let what = found.map_or("no such column", |_| "a column of another type");
+                let column = column.to_string_lossy();
+                Error::altered(format!("column \"{column}\" of table {}", full_name(name)))
+                    .detail(format!("The table has {what}."))
+                    .raise()
+            }
+        }
+    };
+    layout.columns.iter().map(place).collect()
+}
+
+/// Open an index of an open table.
+///
+/// # Safety
+/// In a transaction.
+pub unsafe fn open_index(name: &'static CStr, table: &Opened) -> pg_sys::Relation {
+    // REINDEX CONCURRENTLY gives the name to another index, and then waits for all transactions
+    // that have locked the table. A call that looked the name up before that, and opens it after,
+    // looks again.
+    let mut looked_at = pg_sys::InvalidOid;
+    loop {
+        let oid = catalogue::oid_of(name);
+        if oid == looked_at {
+            Error::altered(format!("index {}", full_name(name)))
+                .detail("The index is not of the expected columns, or not valid.")
+                .raise();
+        }
+        looked_at = oid;
+        // SAFETY: answers NULL for what is not there; what was opened is closed, or given back.
+        unsafe {
+            let index = pg_sys::try_index_open(oid, READ);
+            if index.is_null() {
+                continue;
+            }
+            let changes = catalogue::changes();
+            let known = INDEXES.with_borrow(|known| known.get(&name.as_ptr()) == Some(&changes));
+            if known || is_usable(name, index, table) {
+                INDEXES.with_borrow_mut(|known| known.insert(name.as_ptr(), changes));
+                return index;
+            }
+            pg_sys::index_close(index, READ);
+        }
+    }
+}
+
+/// Whether an index has all rows, in the order that the code relies on. An index that is too young
+/// for an old snapshot (indcheckxmin) is usable: no update changes a key of ours.
+///
+/// # Safety
+/// Both are open.
+unsafe fn is_usable(name: &CStr, index: pg_sys::Relation, table: &Opened) -> bool {
+    let (Some(order), described) = (
+        layout::of_index(name),
+        // SAFETY: the table is open.
+        unsafe { described(table.relation) },
+    ) else {
+        return false;
+    };
+    // SAFETY: the arrays of an open index are as long as it has key columns.
+    unsafe {
+        let form = &*(*index).rd_index;
+        let is_ours = form.indrelid == (*table.relation).rd_id
+            && (*(*index).rd_rel).relam == pg_sys::BTREE_AM_OID
+            && form.indisvalid
+            && form.indnkeyatts as usize == order.keys.len();
+        is_ours
+            && order.keys.iter().enumerate().all(|(i, key)| {
+                let number = *form.indkey.values.as_ptr().add(i);
+                let Some(column) = described.get((number as usize).wrapping_sub(1)) else {
+                    return false;
+                };
+                let collation = *(*index).rd_indcollation.add(i);
+                CStr::from_ptr(column.attname.data.as_ptr()) == *key
+                    && *(*index).rd_opcintype.add(i) == column.atttypid
+                    && *(*index).rd_indoption.add(i) == 0
+                    && [pg_sys::InvalidOid, pg_sys::C_COLLATION_OID].contains(&collation)
+            })
+    }
+}
+
+/// A statement of ours has not written its row. If a trigger may have suppressed it, raise an
+/// error.
+pub fn refuse_suppression(name: &'static CStr) {
+    // SAFETY: opened, looked at and closed.
+    let can_be = unsafe {
+        let table = open(name, READ).relation;
+        let can_be = (*table).trigdesc.as_ref().is_some_and(|all| {
+            all.trig_insert_before_row || all.trig_update_before_row || all.trig_delete_before_row
+        });
+        pg_sys::table_close(table, KEEP);
+        can_be
+    };
+    if can_be {
+        Error::suppressed(&full_name(name)).raise();
+    }
+}
+
+/// As a user would write it.
+pub fn full_name(name: &CStr) -> String {
+    format!("queen_mq.{}", name.to_string_lossy())
+}

@@ -1,0 +1,87 @@
+//! What the active snapshot says about transactions, in stored transaction ids.
+
+use pgrx::pg_sys;
+use queen_engine::holes::Snapshot;
+
+use super::identity::Identity;
+use crate::pg::spi::Under;
+
+/// A snapshot, and its xmax: the first transaction id that had not been assigned, or had not
+/// ended, when it was taken.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    pub snapshot: Snapshot,
+    pub xmax: u64,
+}
+
+/// Read the active snapshot's running transactions, and, after it, the next transaction id.
+pub fn describe(_under: &Under, identity: Identity) -> Taken {
+    // SAFETY: an `Under` proves that there is an active snapshot; its xip holds xcnt entries. A
+    // session that may push is not in recovery, so these are the running top-level transactions.
+    unsafe {
+        let active = &*pg_sys::GetActiveSnapshot();
+        let next = pg_sys::ReadNextFullTransactionId().value;
+        let full = |xid: pg_sys::TransactionId| widen(xid.into_inner(), next) + identity.xid_offset;
+        let running: Vec<u64> =
+            (0..active.xcnt as usize).map(|i| full(*active.xip.add(i))).collect();
+        let own = pg_sys::GetTopFullTransactionIdIfAny().value;
+        let own = (own != 0).then(|| own + identity.xid_offset);
+        let xmax = full(active.xmax);
+        Taken { snapshot: Snapshot::new(&running, xmax, next + identity.xid_offset, own), xmax }
+    }
+}
+
+/// Assign the transaction its id, if it has none: before a segment id is drawn.
+pub fn assign_xid(identity: Identity) -> u64 {
+    // SAFETY: raises an ERROR where nothing may be written, or no id can be assigned.
+    let own = unsafe {
+        pg_sys::PreventCommandIfReadOnly(c"a function of queen_mq that writes".as_ptr());
+        pg_sys::GetTopFullTransactionId().value
+    };
+    own + identity.xid_offset
+}
+
+/// A transaction, or a subtransaction, of this session that has written something.
+#[derive(Clone, Copy, Debug)]
+pub struct Writer(pg_sys::FullTransactionId);
+
+impl Writer {
+    /// The innermost one that is open, if it has an id.
+    pub fn current() -> Option<Self> {
+        // SAFETY: reads the backend's memory.
+        unsafe {
+            let has_id = pg_sys::GetCurrentTransactionIdIfAny() != pg_sys::InvalidTransactionId;
+            has_id.then(|| Self(pg_sys::GetCurrentFullTransactionId()))
+        }
+    }
+
+    /// Whether what it wrote stands, and is this session's alone: neither it, nor what it is part of,
+    /// has ended or been rolled back.
+    pub fn is_open(self) -> bool {
+        let xid = pg_sys::TransactionId::from(self.0.value as u32);
+        // SAFETY: reads the backend's memory.
+        unsafe {
+            let top = pg_sys::GetTopFullTransactionIdIfAny().value;
+            top != 0 && top <= self.0.value && pg_sys::TransactionIdIsCurrentTransactionId(xid)
+        }
+    }
+}
+
+/// A 32-bit transaction id that is not in the future of `next`, with its epoch.
+fn widen(xid: u32, next: u64) -> u64 {
+    let epoch = next >> 32;
+    let behind = u64::from(xid) > (next & 0xffff_ffff);
+    (epoch - u64::from(behind && epoch > 0)) << 32 | u64::from(xid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::widen;
+
+    #[test]
+    fn an_xid_from_before_the_wraparound_belongs_to_the_epoch_before() {
+        assert_eq!(widen(7, 3 << 32 | 9), 3 << 32 | 7);
+        assert_eq!(widen(0xffff_fff0, 3 << 32 | 9), 2 << 32 | 0xffff_fff0);
+        assert_eq!(widen(9, 3 << 32 | 9), 3 << 32 | 9);
+    }
+}
