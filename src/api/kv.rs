@@ -31,7 +31,7 @@ use crate::pg::allocator;
 use crate::pg::clock;
 use crate::pg::datum::{Jsonb, Numeric, ResultContext, TextArray};
 use crate::pg::result_rows::TableIterator;
-use crate::store::marker::{self, Held, KvOp};
+use crate::store::marker::{self, KvOp, LiveMarker};
 
 extension_sql_file!(
     "../../sql/marker.sql",
@@ -359,11 +359,11 @@ type LookedUp = (
     Option<TimestampWithTimeZone>,
 );
 
-fn looked_up(key: &str, held: Option<Held>) -> LookedUp {
+fn looked_up(key: &str, held: Option<LiveMarker>) -> LookedUp {
     let key = key.to_owned();
     match held {
         None => (false, key, None, None, None, None),
-        Some(Held { value, version, expires_at, updated_at }) => (
+        Some(LiveMarker { value, version, expires_at, updated_at }) => (
             true,
             key,
             Some(value),

@@ -19,7 +19,7 @@ use crate::error::{Error, OrRaise, Result};
 use crate::pg::clock::{self, Moment, SECOND};
 use crate::pg::datum::{Jsonb, ResultContext};
 use crate::pg::result_rows::TableIterator;
-use crate::pg::spi::Under;
+use crate::pg::spi::ActiveSnapshot;
 use crate::pg::subtransaction::kept_if;
 use crate::settings;
 use crate::store::discovery;
@@ -154,7 +154,7 @@ struct Look {
 
 /// When something may be there by itself: a timer, what becomes old enough, the end of a lease, a
 /// retry.
-pub fn next_moment(found: &ForPop, under: &Under) -> Option<Moment> {
+pub fn next_moment(found: &ForPop, under: &ActiveSnapshot) -> Option<Moment> {
     let now = clock::now();
     // What is too young to be delivered has no moment of its own.
     let delay = found.queue.as_ref().map_or(0, |queue| queue.options.delay());
@@ -240,7 +240,7 @@ fn attempt_once(
     let group = found.group.as_ref().map(|group| group.id);
     let mut look = Look { deliveries, has_moved: has_written, is_outdated, group, next: None };
     if look.deliveries.is_empty() && !last {
-        look.next = Under::new_snapshot(|under| Ok(next_moment(&found, under)))?;
+        look.next = ActiveSnapshot::new_snapshot(|under| Ok(next_moment(&found, under)))?;
     }
     Ok(look)
 }
@@ -278,7 +278,7 @@ fn take(
     let mut has_written = false;
     for _ in 0..MOVED_ON_LIMIT {
         let mut take = Taking::new(&request.wanted, queue, group, discovery, results);
-        let moved_on = Under::new_snapshot(|under| take.run(under))?;
+        let moved_on = ActiveSnapshot::new_snapshot(|under| take.run(under))?;
         let is_outdated = take.is_outdated() && !take.took_any();
         has_written |= take.has_written();
         if take.took_any() || is_outdated || !moved_on {

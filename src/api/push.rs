@@ -64,36 +64,36 @@ pub struct Pushed {
     /// None: it is not in the log yet.
     pub message: Option<i64>,
     pub transaction_id: String,
-    pub status: Status,
+    pub status: PushStatus,
     /// A duplicate whose original was there before this call.
     pub was_stored_before: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum PushStatus {
     Queued,
     Duplicate,
     Scheduled,
 }
 
-impl Status {
+impl PushStatus {
     pub fn name(self) -> &'static str {
         match self {
-            Status::Queued => "queued",
-            Status::Duplicate => "duplicate",
-            Status::Scheduled => "scheduled",
+            PushStatus::Queued => "queued",
+            PushStatus::Duplicate => "duplicate",
+            PushStatus::Scheduled => "scheduled",
         }
     }
 }
 
 impl Pushed {
     pub fn scheduled(transaction_id: String) -> Self {
-        let status = Status::Scheduled;
+        let status = PushStatus::Scheduled;
         Self { message: None, transaction_id, status, was_stored_before: false }
     }
 
     pub fn duplicate_of(message: Option<i64>, transaction_id: String) -> Self {
-        let status = Status::Duplicate;
+        let status = PushStatus::Duplicate;
         Self { message, transaction_id, status, was_stored_before: true }
     }
 }
@@ -203,8 +203,8 @@ fn queen_push_items(
     let pushed = (|| {
         let items = args::required("items", items)?;
         let text = super::json::text("items", items, &args::JSON_MESSAGES)?;
-        let items: Vec<Item> = super::json::parse("items", &text)?;
-        let messages = allocator::list(items.len(), items.into_iter().map(Item::message))?;
+        let items: Vec<PushItem> = super::json::parse("items", &text)?;
+        let messages = allocator::list(items.len(), items.into_iter().map(PushItem::message))?;
         drop(text);
         call.write(|| push_all(&messages))
     })()
@@ -234,7 +234,7 @@ fn rows(pushed: Vec<Pushed>) -> Rows {
 /// An item of `queen_push_items`, and a push in a bundle.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Item<'a> {
+pub struct PushItem<'a> {
     #[serde(borrow)]
     pub queue: Cow<'a, str>,
     #[serde(borrow)]
@@ -247,7 +247,7 @@ pub struct Item<'a> {
     pub headers: Option<&'a RawValue>,
 }
 
-impl Item<'_> {
+impl PushItem<'_> {
     pub fn message(self) -> Result<Message> {
         let headers = self.headers.map(RawValue::get).filter(|text| *text != "null");
         message(

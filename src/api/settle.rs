@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::args;
 use super::call::Call;
-use crate::broker::settle::{Item, Target, extend_lease, settle_lease};
+use crate::broker::settle::{SettleItem, Target, extend_lease, settle_lease};
 use crate::error::{Error, OrRaise, Result};
 use crate::pg::allocator;
 use crate::pg::clock;
@@ -82,7 +82,7 @@ fn queen_ack(
         let partition = partition.map(|name| args::name("partition", Some(name))).transpose()?;
         let (partition, error) = (partition.map(Rc::from), error.map(args::error_text));
         let item = |target| {
-            Ok(Item { target, partition: partition.clone(), status, error: error.clone() })
+            Ok(SettleItem { target, partition: partition.clone(), status, error: error.clone() })
         };
         let items = allocator::list(targets.len(), targets.into_iter().map(item))?;
         call.write(|| settle_lease(lease, &items, false))
@@ -131,8 +131,8 @@ struct Verdict<'a> {
 }
 
 impl Verdict<'_> {
-    fn item(self) -> Result<Item> {
-        Ok(Item {
+    fn item(self) -> Result<SettleItem> {
+        Ok(SettleItem {
             target: target(self.message_id, self.transaction_id.as_deref())?.ok_or_else(|| {
                 Error::invalid(
                     "a result names no message",

@@ -13,7 +13,7 @@ use crate::broker::pop::{Taking, Wanted};
 use crate::error::{Code, Error, OrRaise, Result};
 use crate::pg::clock::{self, HOUR, Moment};
 use crate::pg::datum::ResultContext;
-use crate::pg::spi::Under;
+use crate::pg::spi::ActiveSnapshot;
 use crate::pg::sqlstate;
 use crate::settings;
 use crate::store::timer;
@@ -47,7 +47,7 @@ fn look_for(queue_name: &str, group_name: &str) -> Result<Look> {
             return Ok(Look { is_ready: false, group, next: None });
         }
     };
-    Under::new_snapshot(|under| {
+    ActiveSnapshot::new_snapshot(|under| {
         // Due, and in nobody's hands.
         let is_due =
             found.has_due_timer() && !timer::hold_due(queue.id, clock::now(), 1).is_empty();

@@ -9,11 +9,11 @@ use crate::broker::stats::metrics::{self, Metric};
 use crate::error::OrRaise;
 use crate::pg::clock::{self, Moment};
 use crate::pg::result_rows::TableIterator;
-use crate::pg::spi::Under;
+use crate::pg::spi::ActiveSnapshot;
 use crate::store::group::QUEUE_MODE;
 
 fn figures(call: &Call) -> Figures {
-    call.read(|| Under::new_snapshot(Figures::take)).or_raise()
+    call.read(|| ActiveSnapshot::new_snapshot(Figures::take)).or_raise()
 }
 
 /// Queue mode is NULL.

@@ -9,10 +9,10 @@ use queen_engine::message::MessageId;
 use queen_engine::receipt::Receipt;
 
 use crate::error::Result;
-use crate::pg::catalogue::{self, Known};
+use crate::pg::catalogue::{self, CachedRows};
 use crate::pg::clock::{self, Moment};
-use crate::pg::session_cache::Memory;
-use crate::pg::spi::{Under, one_snapshot_per_transaction};
+use crate::pg::session_cache::SessionCache;
+use crate::pg::spi::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::store::cursor::{self, Located};
 use crate::store::discovery;
 use crate::store::group::{self, Group};
@@ -44,7 +44,7 @@ impl ForPop {
 }
 
 thread_local! {
-    static KNOWN: Known<(String, String), (Queue, Group)> = Memory::of(REMEMBERED);
+    static KNOWN: CachedRows<(String, String), (Queue, Group)> = SessionCache::of(REMEMBERED);
 }
 
 /// Pairs of a queue and a group that a session remembers.
@@ -70,7 +70,7 @@ pub fn queue_and_group(queue: &str, group: &str) -> Result<(Option<Queue>, Optio
 /// it so to the end of the transaction.
 pub fn is_current(queue: &Queue, group: &Group) -> Result<bool> {
     let (now, group_now) = match one_snapshot_per_transaction() {
-        true => Under::latest_snapshot(|under| {
+        true => ActiveSnapshot::latest_snapshot(|under| {
             let now = queue::find(&queue.name, under)?;
             Ok((now, group::find(&queue.name, &group.name, under)?))
         })?,
@@ -84,7 +84,7 @@ pub fn is_current(queue: &Queue, group: &Group) -> Result<bool> {
 
 pub fn for_pop(queue: &str, group: &str) -> Result<ForPop> {
     let (mut queue, group) = queue_and_group(queue, group)?;
-    Under::new_snapshot(|under| {
+    ActiveSnapshot::new_snapshot(|under| {
         let discovery = match &group {
             Some(group) => discovery::newest(group.id, under)?,
             None => None,
@@ -128,7 +128,7 @@ pub fn for_settle(lease: LeaseId, cursors: &[u64]) -> Result<ForSettle> {
     let group = group.or_else(|| gone.first().map(|(located, _)| located.group));
     let name = group.map(group::queue_of).transpose()?.flatten();
     let queue = name.as_deref().map(queue::known).transpose()?.flatten();
-    Under::new_snapshot(|under| {
+    ActiveSnapshot::new_snapshot(|under| {
         let identity = queue.as_ref().map_or_else(identity::current, |queue| Ok(queue.identity))?;
         // Who holds a lease has a state, so the start is not looked at.
         let start = Start::default();

@@ -1,10 +1,10 @@
-//! Memory on Rust's heap, where the system may have none left.
+//! ReserveMemory on Rust's heap, where the system may have none left.
 //!
 //! Rust has no way to say "out of memory" from within a `String` or a `Vec` but to abort, and a
 //! backend that aborts takes the whole server through crash recovery. PostgreSQL raises an ERROR
 //! instead, and so does this extension:
 //!
-//! - Memory whose size depends on a caller's data is bounded (`api::args`), lies in PostgreSQL's
+//! - ReserveMemory whose size depends on a caller's data is bounded (`api::args`), lies in PostgreSQL's
 //!   memory, or is asked for beforehand ([`ensure`], [`room`]), where a refusal is an ERROR.
 //! - The other requests are small. If the system refuses one, the allocator serves it from a
 //!   reserve, and the next safe point ([`check`]) raises 53200 out_of_memory.
@@ -44,17 +44,17 @@ static IS_SCARCE: AtomicBool = AtomicBool::new(false);
 static MAY_REFUSE: AtomicBool = AtomicBool::new(false);
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 static SPARE: Reserve = Reserve {
-    memory: Memory(UnsafeCell::new([0; RESERVE])),
+    memory: ReserveMemory(UnsafeCell::new([0; RESERVE])),
     used: UnsafeCell::new([0; WORDS]),
     is_locked: AtomicBool::new(false),
     granules: AtomicUsize::new(0),
 };
 
 #[repr(C, align(4096))]
-struct Memory(UnsafeCell<[u8; RESERVE]>);
+struct ReserveMemory(UnsafeCell<[u8; RESERVE]>);
 
 struct Reserve {
-    memory: Memory,
+    memory: ReserveMemory,
     /// A bit for each granule.
     used: UnsafeCell<[u64; WORDS]>,
     is_locked: AtomicBool,

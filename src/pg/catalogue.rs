@@ -15,8 +15,8 @@ use pgrx::pg_sys;
 use super::layout;
 use crate::error::{Error, Result};
 use crate::pg::address_map::AddressMap;
-use crate::pg::session_cache::Memory;
-use crate::pg::spi::{Under, one_snapshot_per_transaction};
+use crate::pg::session_cache::SessionCache;
+use crate::pg::spi::{ActiveSnapshot, one_snapshot_per_transaction};
 
 const SCHEMA: &CStr = c"queen_mq";
 /// The relation in whose name changes are announced: one that is hardly ever opened, so that nobody has
@@ -143,17 +143,17 @@ fn refuse_missing(name: &CStr) -> ! {
 }
 
 /// Rows that are remembered, by a key of theirs.
-pub type Known<K, T> = Memory<K, (u64, T)>;
+pub type CachedRows<K, T> = SessionCache<K, (u64, T)>;
 
 /// The row of this key, as it is at this moment: remembered, or read by `read`. In REPEATABLE READ it is
 /// read each time, as the transaction sees it, and not remembered.
 pub fn known<K: Eq + Hash, T: Clone>(
-    rows: &Known<K, T>,
+    rows: &CachedRows<K, T>,
     key: K,
-    read: impl FnOnce(&Under) -> Result<Option<T>>,
+    read: impl FnOnce(&ActiveSnapshot) -> Result<Option<T>>,
 ) -> Result<Option<T>> {
     if one_snapshot_per_transaction() {
-        return Under::new_snapshot(read);
+        return ActiveSnapshot::new_snapshot(read);
     }
     // SAFETY: any time in a transaction will do; a lock on a relation does the same.
     unsafe { pg_sys::AcceptInvalidationMessages() };
@@ -162,7 +162,7 @@ pub fn known<K: Eq + Hash, T: Clone>(
     if let Some(row) = remembered.flatten() {
         return Ok(Some(row));
     }
-    let found = Under::new_snapshot(read)?;
+    let found = ActiveSnapshot::new_snapshot(read)?;
     if let Some(row) = &found {
         rows.keep(key, (changes, row.clone()));
     }

@@ -13,7 +13,7 @@ use pgrx::pg_sys;
 
 use super::executor::{before_delete, compute_generated, init_range_table, null_of_domain};
 use super::relation::{self, KEEP, Opened, WRITE};
-use super::table::{Index, Place, Table};
+use super::table::{Index, RowLocation, Table};
 use crate::error::Error;
 use crate::pg::allocator;
 use crate::pg::guard;
@@ -36,7 +36,7 @@ impl Table {
     /// Insert one row, unless its key is taken by a row that is there, or whose transaction has not
     /// ended. Never waits (except for a unique index that is not ours). As for ON CONFLICT DO
     /// NOTHING, BEFORE ROW triggers then have run, AFTER ROW triggers have not.
-    pub fn try_insert(&self, key: &Index, values: &[Arg]) -> Option<Place> {
+    pub fn try_insert(&self, key: &Index, values: &[Arg]) -> Option<RowLocation> {
         let inserting = self.inserting();
         let arbiter = super::catalogue::oid_of(key.name);
         // SAFETY: the statement has been begun.
@@ -46,7 +46,7 @@ impl Table {
     }
 
     /// Delete a row that this transaction has inserted.
-    pub fn withdraw(&self, place: Place) {
+    pub fn withdraw(&self, place: RowLocation) {
         // SAFETY: as above. The row is there, and no other transaction sees it. A command does not
         // see rows that it has inserted itself, so the delete is the next command.
         unsafe {
@@ -110,7 +110,7 @@ impl Inserting {
     ///
     /// # Safety
     /// The statement has been begun, and not ended.
-    unsafe fn insert(&self, values: &[Arg], arbiter: pg_sys::Oid) -> Option<Place> {
+    unsafe fn insert(&self, values: &[Arg], arbiter: pg_sys::Oid) -> Option<RowLocation> {
         let Self { writing, slot } = self;
         let (state, target, slot) = (writing.state, writing.target, *slot);
         let relation = writing.table.relation;
@@ -140,7 +140,7 @@ impl Inserting {
                 pg_sys::MemoryContextReset(around.ecxt_per_tuple_memory);
             }
             pg_sys::MemoryContextSwitchTo(context);
-            (!is_taken).then_some(Place(place))
+            (!is_taken).then_some(RowLocation(place))
         }
     }
 }
@@ -216,7 +216,7 @@ impl Writing {
 
     /// # Safety
     /// The row is there, and this transaction has written it.
-    unsafe fn delete(&self, mut place: Place) {
+    unsafe fn delete(&self, mut place: RowLocation) {
         let (state, target, relation) = (self.state, self.target, self.table.relation);
         let place: *mut pg_sys::ItemPointerData = &mut place.0;
         // SAFETY: as in `insert`.

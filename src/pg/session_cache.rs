@@ -8,7 +8,7 @@ use crate::pg::allocator;
 
 /// Values by key, up to a number of values and of bytes. When one more would exceed either, all are
 /// forgotten. That is rare, and the session soon has again what it needs.
-pub struct Memory<K, V> {
+pub struct SessionCache<K, V> {
     most: usize,
     known: RefCell<HashMap<K, (V, usize)>>,
     bytes: Cell<usize>,
@@ -17,7 +17,7 @@ pub struct Memory<K, V> {
 /// Bytes that values which grow with the data may take in one memory, for the life of a session.
 const HEAVIEST: usize = 16 * 1024 * 1024;
 
-impl<K: Eq + Hash, V> Memory<K, V> {
+impl<K: Eq + Hash, V> SessionCache<K, V> {
     pub fn of(most: usize) -> Self {
         Self { most, known: RefCell::default(), bytes: Cell::new(0) }
     }
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_can_be_changed_and_one_too_many_clears_the_rest() {
-        let memory = Memory::of(2);
+        let memory = SessionCache::of(2);
         memory.keep('a', 1);
         memory.keep('b', 2);
         assert_eq!(memory.change(&'b', |value| std::mem::replace(value, 5)), Some(2));
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded_by_its_bytes_as_well() {
-        let memory = Memory::of(100);
+        let memory = SessionCache::of(100);
         memory.keep_heavy('a', 1, HEAVIEST / 2);
         memory.keep_heavy('a', 2, HEAVIEST / 2);
         memory.keep_heavy('b', 3, HEAVIEST / 2);

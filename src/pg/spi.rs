@@ -51,16 +51,16 @@ impl Statement {
     }
 
     /// Run under a new snapshot (in REPEATABLE READ: the transaction's); may write.
-    pub fn run(&self, args: &[Arg]) -> Rows {
+    pub fn run(&self, args: &[Arg]) -> SqlRows {
         self.execute(args, View::Own)
     }
 
-    /// Read under the snapshot that [`Under`] has made active.
-    pub fn read(&self, args: &[Arg], _under: &Under) -> Rows {
+    /// Read under the snapshot that [`ActiveSnapshot`] has made active.
+    pub fn read(&self, args: &[Arg], _under: &ActiveSnapshot) -> SqlRows {
         self.execute(args, View::Active)
     }
 
-    fn execute(&self, args: &[Arg], view: View) -> Rows {
+    fn execute(&self, args: &[Arg], view: View) -> SqlRows {
         assert_eq!(args.len(), self.types.len(), "{}", self.sql);
         guard::pin_search_path();
         allocator::check();
@@ -83,7 +83,7 @@ impl Statement {
                 Error::corrupt(format!("SPI refused a statement with code {code}: {}", self.sql))
                     .raise();
             }
-            Rows { table: pg_sys::SPI_tuptable, count: pg_sys::SPI_processed as usize, next: 0 }
+            SqlRows { table: pg_sys::SPI_tuptable, count: pg_sys::SPI_processed as usize, next: 0 }
         }
     }
 
@@ -133,34 +133,34 @@ pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 /// The result of a statement, read row by row.
-pub struct Rows {
+pub struct SqlRows {
     table: *mut pg_sys::SPITupleTable,
     count: usize,
     next: usize,
 }
 
-impl Rows {
-    /// Rows returned, or written where the statement returns none.
+impl SqlRows {
+    /// SqlRows returned, or written where the statement returns none.
     pub fn affected(&self) -> usize {
         self.count
     }
 
     /// The first row, if there is one.
-    pub fn first(mut self) -> Option<Row> {
+    pub fn first(mut self) -> Option<SqlRow> {
         self.next()
     }
 }
 
-impl Iterator for Rows {
-    type Item = Row;
+impl Iterator for SqlRows {
+    type Item = SqlRow;
 
-    fn next(&mut self) -> Option<Row> {
+    fn next(&mut self) -> Option<SqlRow> {
         if self.next >= self.count || self.table.is_null() {
             return None;
         }
         // SAFETY: the tuple table lives until SPI closes, and `next` is below its row count.
         let row = unsafe {
-            Row { tuple: *(*self.table).vals.add(self.next), shape: (*self.table).tupdesc }
+            SqlRow { tuple: *(*self.table).vals.add(self.next), shape: (*self.table).tupdesc }
         };
         self.next += 1;
         Some(row)
@@ -169,7 +169,7 @@ impl Iterator for Rows {
 
 /// One row of a result.
 #[derive(Clone, Copy)]
-pub struct Row {
+pub struct SqlRow {
     tuple: pg_sys::HeapTuple,
     shape: pg_sys::TupleDesc,
 }
@@ -195,7 +195,7 @@ pub trait Columns {
     }
 }
 
-impl Columns for Row {
+impl Columns for SqlRow {
     fn datum(&self, column: usize) -> Arg {
         let mut is_null = false;
         // SAFETY: tuple and shape belong to one tuple table that lives until SPI closes;
@@ -207,21 +207,21 @@ impl Columns for Row {
 }
 
 /// Makes one snapshot the active one, so that several reads see the same moment.
-pub struct Under {
+pub struct ActiveSnapshot {
     _private: (),
 }
 
-impl Under {
+impl ActiveSnapshot {
     /// Take a snapshot now (in REPEATABLE READ: the transaction's) and run `body` under it. Own
     /// writes up to here are visible.
-    pub fn new_snapshot<T>(body: impl FnOnce(&Under) -> Result<T>) -> Result<T> {
+    pub fn new_snapshot<T>(body: impl FnOnce(&ActiveSnapshot) -> Result<T>) -> Result<T> {
         // SAFETY: push and pop are paired on the way that returns; an ERROR unwinds the stack of
         // active snapshots with the (sub)transaction.
         unsafe {
             pg_sys::CommandCounterIncrement();
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         }
-        let value = body(&Under { _private: () })?;
+        let value = body(&ActiveSnapshot { _private: () })?;
         // SAFETY: as above.
         unsafe { pg_sys::PopActiveSnapshot() };
         Ok(value)
@@ -229,10 +229,10 @@ impl Under {
 
     /// The newest state there is, also in REPEATABLE READ: to find out that the transaction's own
     /// snapshot is out of date, never to act upon.
-    pub fn latest_snapshot<T>(body: impl FnOnce(&Under) -> Result<T>) -> Result<T> {
+    pub fn latest_snapshot<T>(body: impl FnOnce(&ActiveSnapshot) -> Result<T>) -> Result<T> {
         // SAFETY: as in `new_snapshot`.
         unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot()) };
-        let value = body(&Under { _private: () })?;
+        let value = body(&ActiveSnapshot { _private: () })?;
         // SAFETY: as above.
         unsafe { pg_sys::PopActiveSnapshot() };
         Ok(value)

@@ -21,7 +21,7 @@ pub use super::key::{Key, Value};
 use super::relation::{self, Attributes, KEEP, READ, WRITE};
 use crate::error::Error;
 use crate::pg::allocator;
-use crate::pg::spi::{Arg, Columns, Under};
+use crate::pg::spi::{ActiveSnapshot, Arg, Columns};
 
 /// A table of the schema `queen_mq`.
 pub struct Table(pub &'static CStr);
@@ -34,7 +34,7 @@ pub struct Index {
 
 /// Where a scan begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum From {
+pub enum ScanEnd {
     Start,
     End,
 }
@@ -48,7 +48,7 @@ pub struct Unended {
 
 /// Where a row lies.
 #[derive(Clone, Copy, Debug)]
-pub struct Place(pub(super) pg_sys::ItemPointerData);
+pub struct RowLocation(pub(super) pg_sys::ItemPointerData);
 
 /// A row under a scan, lent while the scan stands there.
 pub struct Tuple {
@@ -78,9 +78,9 @@ impl Columns for Tuple {
 }
 
 impl Tuple {
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> RowLocation {
         // SAFETY: the slot holds a row.
-        Place(unsafe { (*self.slot).tts_tid })
+        RowLocation(unsafe { (*self.slot).tts_tid })
     }
 
     /// Whether the current transaction has written the row.
@@ -123,11 +123,11 @@ impl Index {
     pub fn scan<B>(
         &self,
         keys: &[(i16, Key<'_>)],
-        from: From,
-        _under: &Under,
+        from: ScanEnd,
+        _under: &ActiveSnapshot,
         visit: impl FnMut(&Tuple) -> ControlFlow<B>,
     ) -> Option<B> {
-        // SAFETY: an `Under` proves that there is an active snapshot.
+        // SAFETY: an `ActiveSnapshot` proves that there is an active snapshot.
         unsafe { self.scan_as(pg_sys::GetActiveSnapshot(), keys, from, visit) }
     }
 
@@ -139,14 +139,14 @@ impl Index {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         };
-        self.scan_dirty(&keys, From::Start, visit).is_some()
+        self.scan_dirty(&keys, ScanEnd::Start, visit).is_some()
     }
 
     /// Visit the rows that meet `keys`, in order, also those of transactions that have not ended.
     pub fn scan_dirty<B>(
         &self,
         keys: &[(i16, Key<'_>)],
-        from: From,
+        from: ScanEnd,
         mut visit: impl FnMut(&Tuple, Unended) -> ControlFlow<B>,
     ) -> Option<B> {
         let mut dirty = pg_sys::SnapshotData {
@@ -169,7 +169,7 @@ impl Index {
     pub fn scan_any<B>(
         &self,
         keys: &[(i16, Key<'_>)],
-        from: From,
+        from: ScanEnd,
         visit: impl FnMut(&Tuple) -> ControlFlow<B>,
     ) -> Option<B> {
         let mut any = pg_sys::SnapshotData {
@@ -186,12 +186,12 @@ impl Index {
         &self,
         snapshot: pg_sys::Snapshot,
         keys: &[(i16, Key<'_>)],
-        from: From,
+        from: ScanEnd,
         mut visit: impl FnMut(&Tuple) -> ControlFlow<B>,
     ) -> Option<B> {
         let direction = match from {
-            From::Start => pg_sys::ScanDirection::ForwardScanDirection,
-            From::End => pg_sys::ScanDirection::BackwardScanDirection,
+            ScanEnd::Start => pg_sys::ScanDirection::ForwardScanDirection,
+            ScanEnd::End => pg_sys::ScanDirection::BackwardScanDirection,
         };
         // SAFETY: the caller vouches for the snapshot. Relations, scan and slot are opened and closed
         // in pairs; on an ERROR the transaction's resource owner closes them. The keys' datums live
@@ -227,8 +227,8 @@ impl Index {
     pub fn end<T>(
         &self,
         prefix: &[Value<'_>],
-        from: From,
-        under: &Under,
+        from: ScanEnd,
+        under: &ActiveSnapshot,
         mut read: impl FnMut(&Tuple) -> T,
     ) -> Option<T> {
         let keys: Vec<(i16, Key<'_>)> = numbered(prefix.iter().map(|value| Key::Is(*value)));
@@ -243,7 +243,7 @@ impl Index {
         after: &[Value<'_>],
         bound: Option<Value<'_>>,
         limit: usize,
-        under: &Under,
+        under: &ActiveSnapshot,
         mut read: impl FnMut(&Tuple) -> T,
     ) -> Vec<T> {
         let mut rows = Vec::new();
@@ -257,7 +257,7 @@ impl Index {
             if depth == 0 {
                 keys.extend(bound.map(|bound| (prefix.len() as i16 + 1, Key::UpTo(bound))));
             }
-            self.scan::<()>(&keys, From::Start, under, |tuple| {
+            self.scan::<()>(&keys, ScanEnd::Start, under, |tuple| {
                 rows.push(read(tuple));
                 if rows.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });
@@ -291,7 +291,7 @@ unsafe fn begin(
 impl Table {
     /// Lock the row `FOR NO KEY UPDATE`. False if it is gone, or, without `wait`, if somebody else
     /// has it. `under`: a snapshot that sees the row; it keeps the place from being used anew.
-    pub fn lock(&self, place: Place, wait: bool, _under: &Under) -> bool {
+    pub fn lock(&self, place: RowLocation, wait: bool, _under: &ActiveSnapshot) -> bool {
         let mut place = place.0;
         let mut failure = pg_sys::TM_FailureData::default();
         let policy = match wait {
@@ -341,9 +341,9 @@ pub fn draw(sequence: &'static CStr) -> i64 {
 
 /// A by-reference column copied out of a row, read when it is wanted.
 #[derive(Clone, Copy)]
-pub struct Held(Arg);
+pub struct StoredValue(Arg);
 
-impl Held {
+impl StoredValue {
     pub fn of(tuple: &Tuple, column: usize) -> Self {
         Self(tuple.datum(column).map(copied))
     }

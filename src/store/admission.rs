@@ -7,8 +7,8 @@ use pgrx::pg_sys;
 use crate::error::Result;
 use crate::pg::clock::{At, Moment};
 use crate::pg::relation;
-use crate::pg::spi::{Columns, Statement, Under, arg};
-use crate::pg::table::{From, Index, Table, Tuple, Value};
+use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
+use crate::pg::table::{Index, ScanEnd, Table, Tuple, Value};
 
 // In order of the key, so that two calls with the same ids in another order don't deadlock. A row
 // that is not returned stands for its window: it is a duplicate, now locked by us.
@@ -93,7 +93,9 @@ static REMEMBERED: Index = Index { table: Table(c"admission"), name: c"admission
 pub fn find(queue: i64, partition: &str, id: &str, since: Moment) -> Result<Option<i64>> {
     let key = [Value::Int(queue), Value::Text(partition), Value::Text(id)];
     let read = |row: &Tuple| (row.need(4), row.need::<At>(5).0);
-    let found = Under::new_snapshot(|under| Ok(REMEMBERED.end(&key, From::Start, under, read)))?;
+    let found = ActiveSnapshot::new_snapshot(|under| {
+        Ok(REMEMBERED.end(&key, ScanEnd::Start, under, read))
+    })?;
     Ok(found.filter(|(_, at)| *at > since).map(|(message, _)| message))
 }
 
@@ -104,8 +106,8 @@ pub fn is_busy(queue: i64, partition: &str, id: &str) -> Result<bool> {
     if REMEMBERED.is_busy(&key) {
         return Ok(true);
     }
-    Under::latest_snapshot(|under| {
-        let place = REMEMBERED.end(&key, From::Start, under, Tuple::place);
+    ActiveSnapshot::latest_snapshot(|under| {
+        let place = REMEMBERED.end(&key, ScanEnd::Start, under, Tuple::place);
         Ok(place.is_some_and(|place| !ADMISSIONS.lock(place, false, under)))
     })
 }

@@ -18,8 +18,8 @@ use super::cursor::{self, Located};
 use super::{decode, signed, unsigned};
 use crate::error::Result;
 use crate::pg::clock::{At, Moment};
-use crate::pg::spi::{Columns, Statement, Under, arg};
-use crate::pg::table::{self, From, Index, Key, Place, Table, Value};
+use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
+use crate::pg::table::{self, Index, Key, RowLocation, ScanEnd, Table, Value};
 
 static CLAIMS: Table = Table(c"claim");
 static BY_ID: Index = Index { table: Table(c"claim"), name: c"claim_of_id" };
@@ -30,7 +30,7 @@ static DUE: Index = Index { table: Table(c"claim"), name: c"claim_due" };
 pub type Terms = (LeaseId, Moment);
 
 /// A claim as it lies in the table.
-pub struct Row {
+pub struct ClaimRow {
     pub id: u64,
     pub group: i64,
     pub partition: String,
@@ -40,10 +40,10 @@ pub struct Row {
     pub terms: Option<Terms>,
     /// Of the current transaction.
     pub is_own: bool,
-    pub place: Place,
+    pub place: RowLocation,
 }
 
-impl Row {
+impl ClaimRow {
     fn read(row: &table::Tuple) -> Self {
         Self {
             id: unsigned(row.need(1)),
@@ -63,7 +63,7 @@ impl Row {
     }
 
     /// With its newest state.
-    pub fn locate(self, under: &Under) -> Result<(Located, Place)> {
+    pub fn locate(self, under: &ActiveSnapshot) -> Result<(Located, RowLocation)> {
         let first = self.first_state();
         let (revision, is_own, cursor) = cursor::newest(signed(self.id), || first, under)?;
         let Self { id, group, partition, message, place, .. } = self;
@@ -79,8 +79,8 @@ fn terms_of(row: &impl Columns, column: usize) -> Option<Terms> {
 }
 
 /// The claim of this id.
-pub fn find(id: u64, under: &Under) -> Option<Row> {
-    BY_ID.end(&[Value::Int(signed(id))], From::Start, under, Row::read)
+pub fn find(id: u64, under: &ActiveSnapshot) -> Option<ClaimRow> {
+    BY_ID.end(&[Value::Int(signed(id))], ScanEnd::Start, under, ClaimRow::read)
 }
 
 /// Claim a message: None where somebody has, or is about to.
@@ -91,7 +91,7 @@ pub fn try_insert(
     message: MessageId,
     taken_at: Moment,
     terms: Option<Terms>,
-) -> Option<Place> {
+) -> Option<RowLocation> {
     CLAIMS.try_insert(
         &BY_MESSAGE,
         &[
@@ -107,7 +107,7 @@ pub fn try_insert(
 }
 
 /// Take back what this transaction has claimed.
-pub fn withdraw(place: Place) {
+pub fn withdraw(place: RowLocation) {
     CLAIMS.withdraw(place);
 }
 
@@ -117,7 +117,7 @@ pub fn draw_id() -> u64 {
 }
 
 /// Lock the claim as a cursor is locked.
-pub fn lock(place: Place, wait: bool, under: &Under) -> bool {
+pub fn lock(place: RowLocation, wait: bool, under: &ActiveSnapshot) -> bool {
     CLAIMS.lock(place, wait, under)
 }
 
@@ -145,7 +145,7 @@ pub fn at_hand(group: i64, partition: &str, of: &Spans) -> HashMap<MessageId, Cl
     let mut found = HashMap::new();
     for (low, high) in runs(of) {
         let keys = between(group, partition, low, high);
-        BY_MESSAGE.scan_dirty::<()>(&keys, From::Start, |row, unended| {
+        BY_MESSAGE.scan_dirty::<()>(&keys, ScanEnd::Start, |row, unended| {
             let is_own = row.is_own();
             let claimed = Claimed {
                 id: unsigned(row.need(1)),
@@ -164,17 +164,18 @@ pub fn at_hand(group: i64, partition: &str, of: &Spans) -> HashMap<MessageId, Cl
 /// The last message of the partition, not below `from`, that anybody has claimed, or is about to.
 pub fn last_at_hand(group: i64, partition: &str, from: MessageId) -> Option<MessageId> {
     let keys = beyond(group, partition, from);
-    BY_MESSAGE
-        .scan_dirty(&keys, From::End, |row, _| ControlFlow::Break(MessageId::from_sql(row.need(4))))
+    BY_MESSAGE.scan_dirty(&keys, ScanEnd::End, |row, _| {
+        ControlFlow::Break(MessageId::from_sql(row.need(4)))
+    })
 }
 
 /// Those of these messages that are claimed for all to see.
-pub fn visible(group: i64, partition: &str, of: &Spans, under: &Under) -> Vec<Row> {
+pub fn visible(group: i64, partition: &str, of: &Spans, under: &ActiveSnapshot) -> Vec<ClaimRow> {
     let mut found = Vec::new();
     for (low, high) in runs(of) {
         let keys = between(group, partition, low, high);
-        BY_MESSAGE.scan::<()>(&keys, From::Start, under, |row| {
-            found.push(Row::read(row));
+        BY_MESSAGE.scan::<()>(&keys, ScanEnd::Start, under, |row| {
+            found.push(ClaimRow::read(row));
             ControlFlow::Continue(())
         });
     }
@@ -213,7 +214,7 @@ fn runs(spans: &Spans) -> Vec<(i64, i64)> {
 /// be many, beside an old snapshot: they are not passed one by one.
 pub fn next_partition(group: i64, after: &str) -> Option<String> {
     let keys = [(1, Key::Is(Value::Int(group))), (2, Key::Above(Value::Text(after)))];
-    BY_MESSAGE.scan_any(&keys, From::Start, |row| ControlFlow::Break(row.need(3)))
+    BY_MESSAGE.scan_any(&keys, ScanEnd::Start, |row| ControlFlow::Break(row.need(3)))
 }
 
 /// The claims of a partition from `from` on, in the order of messages.
@@ -222,18 +223,23 @@ pub fn of_partition(
     partition: &str,
     from: MessageId,
     limit: usize,
-    under: &Under,
-) -> Vec<Row> {
+    under: &ActiveSnapshot,
+) -> Vec<ClaimRow> {
     let prefix = [Value::Int(group), Value::Text(partition)];
     let after = [Value::Int(from.to_sql() - 1)];
-    BY_MESSAGE.after(&prefix, &after, None, limit, under, Row::read)
+    BY_MESSAGE.after(&prefix, &after, None, limit, under, ClaimRow::read)
 }
 
 /// The last message of a partition, not below `from`, that is claimed.
-pub fn last(group: i64, partition: &str, from: MessageId, under: &Under) -> Option<MessageId> {
+pub fn last(
+    group: i64,
+    partition: &str,
+    from: MessageId,
+    under: &ActiveSnapshot,
+) -> Option<MessageId> {
     let keys = beyond(group, partition, from);
     let read = |row: &table::Tuple| ControlFlow::Break(MessageId::from_sql(row.need(4)));
-    BY_MESSAGE.scan(&keys, From::End, under, read)
+    BY_MESSAGE.scan(&keys, ScanEnd::End, under, read)
 }
 
 fn beyond(group: i64, partition: &str, from: MessageId) -> [(i16, Key<'_>); 3] {
@@ -250,7 +256,7 @@ pub(super) fn due(
     after: (Moment, i64),
     bound: Option<Moment>,
     limit: usize,
-    under: &Under,
+    under: &ActiveSnapshot,
 ) -> Vec<(Moment, i64)> {
     let after = [Value::Time(after.0), Value::Int(after.1)];
     let read = |row: &table::Tuple| (row.need::<At>(7).0, row.need(1));
@@ -267,8 +273,8 @@ static OF_GROUP: Statement = Statement::new(
 );
 
 /// Every claim of the group.
-pub fn of_group(group: i64, under: &Under) -> Result<Vec<Located>> {
-    let read = |row: crate::pg::spi::Row| {
+pub fn of_group(group: i64, under: &ActiveSnapshot) -> Result<Vec<Located>> {
+    let read = |row: crate::pg::spi::SqlRow| {
         let message = MessageId::from_sql(row.need(3));
         let cursor = match row.get::<Vec<u8>>(8) {
             Some(bytes) => decode(&bytes, "the state of a claim")?,

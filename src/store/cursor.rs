@@ -16,8 +16,8 @@ use super::unit::Unit;
 use super::{claim, decode, locks, receipt, seen_snapshot, signed, unsigned};
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, At};
-use crate::pg::spi::{Arg, Columns, Statement, Under, arg, one_snapshot_per_transaction};
-use crate::pg::table::{self, From, Index, Key, Place, Table, Value};
+use crate::pg::spi::{ActiveSnapshot, Arg, Columns, Statement, arg, one_snapshot_per_transaction};
+use crate::pg::table::{self, Index, Key, RowLocation, ScanEnd, Table, Value};
 use crate::wait::waiters::{self, Topic};
 
 /// A cursor, or a claim, with its newest state.
@@ -54,10 +54,10 @@ pub fn status(
     group: i64,
     start: &Start,
     partition: &str,
-    under: &Under,
-) -> Result<Option<(Located, Place)>> {
+    under: &ActiveSnapshot,
+) -> Result<Option<(Located, RowLocation)>> {
     let key = [Value::Int(group), Value::Text(partition)];
-    let found = BY_PARTITION.end(&key, From::Start, under, |row| (row.need(1), row.place()));
+    let found = BY_PARTITION.end(&key, ScanEnd::Start, under, |row| (row.need(1), row.place()));
     let Some((id, place)) = found else { return Ok(None) };
     let (revision, is_own, cursor) = newest(id, || Cursor::new(start.clone()), under)?;
     let (id, partition, message) = (unsigned(id), partition.to_owned(), None);
@@ -65,7 +65,7 @@ pub fn status(
 }
 
 /// The newest state of the cursor of this id, which may be gone.
-pub fn state_of(id: u64, under: &Under) -> Result<Option<Cursor>> {
+pub fn state_of(id: u64, under: &ActiveSnapshot) -> Result<Option<Cursor>> {
     let (revision, _, cursor) = newest(signed(id), Cursor::default, under)?;
     Ok((revision > 0).then_some(cursor))
 }
@@ -75,13 +75,13 @@ pub fn state_of(id: u64, under: &Under) -> Result<Option<Cursor>> {
 pub(super) fn newest(
     id: i64,
     first: impl FnOnce() -> Cursor,
-    under: &Under,
+    under: &ActiveSnapshot,
 ) -> Result<(i64, bool, Cursor)> {
     let read = |row: &table::Tuple| {
         let state = decode(&row.need::<Vec<u8>>(6), "the state of a cursor");
         (need_revision(row), row.is_own(), state)
     };
-    match REVISIONS.end(&[Value::Int(id)], From::End, under, read) {
+    match REVISIONS.end(&[Value::Int(id)], ScanEnd::End, under, read) {
         Some((revision, is_own, cursor)) => Ok((revision, is_own, cursor?)),
         None => Ok((0, false, first())),
     }
@@ -93,21 +93,21 @@ fn need_revision(row: &impl Columns) -> i64 {
 
 /// The newest revision there is at this moment, also in REPEATABLE READ.
 fn latest_revision(cursor: u64) -> Result<i64> {
-    Under::latest_snapshot(|under| {
+    ActiveSnapshot::latest_snapshot(|under| {
         let key = [Value::Int(signed(cursor))];
-        Ok(REVISIONS.end(&key, From::End, under, need_revision).unwrap_or(0))
+        Ok(REVISIONS.end(&key, ScanEnd::End, under, need_revision).unwrap_or(0))
     })
 }
 
 /// Whether `revision` is still the newest of its cursor: for hints, not for writing.
-pub(super) fn is_newest(cursor: i64, revision: i64, under: &Under) -> bool {
-    let newest = REVISIONS.end(&[Value::Int(cursor)], From::End, under, need_revision);
+pub(super) fn is_newest(cursor: i64, revision: i64, under: &ActiveSnapshot) -> bool {
+    let newest = REVISIONS.end(&[Value::Int(cursor)], ScanEnd::End, under, need_revision);
     newest.is_none_or(|newest| newest <= revision)
 }
 
 /// What a cursor, or a claim, is called where work is looked for.
-pub(super) fn unit_of(cursor: i64, under: &Under) -> Option<String> {
-    let partition = BY_ID.end(&[Value::Int(cursor)], From::Start, under, |row| row.need(3));
+pub(super) fn unit_of(cursor: i64, under: &ActiveSnapshot) -> Option<String> {
+    let partition = BY_ID.end(&[Value::Int(cursor)], ScanEnd::Start, under, |row| row.need(3));
     partition.or_else(|| {
         let claim = claim::find(unsigned(cursor), under)?;
         Some(Unit::Claim { partition: &claim.partition, id: claim.id }.to_string())
@@ -116,10 +116,10 @@ pub(super) fn unit_of(cursor: i64, under: &Under) -> Option<String> {
 
 /// What became of an attempt to lock a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attempt {
+pub enum LockAttempt {
     Locked,
     /// Somebody else has it.
-    Taken,
+    HeldByAnother,
     /// It has a newer state than the caller saw. The lock may have been taken all the same.
     MovedOn,
 }
@@ -127,36 +127,40 @@ pub enum Attempt {
 /// Lock the cursor unless somebody else has it, or has moved it on. Never waits. Looks before it
 /// locks, so that what was popped since the caller's snapshot is left alone, and once more after:
 /// the answer stands then. In REPEATABLE READ a newer state is an error.
-pub fn try_lock(at: &Located, place: Place, under: &Under) -> Result<Attempt> {
+pub fn try_lock(at: &Located, place: RowLocation, under: &ActiveSnapshot) -> Result<LockAttempt> {
     match lock_if_newest(at, place, under)? {
-        Attempt::MovedOn => moved_on(),
+        LockAttempt::MovedOn => moved_on(),
         attempt => Ok(attempt),
     }
 }
 
 /// The same, for those who can do without: a newer state is no error.
-pub fn lock_if_newest(at: &Located, place: Place, under: &Under) -> Result<Attempt> {
+pub fn lock_if_newest(
+    at: &Located,
+    place: RowLocation,
+    under: &ActiveSnapshot,
+) -> Result<LockAttempt> {
     if latest_revision(at.id)? != at.revision {
-        return Ok(Attempt::MovedOn);
+        return Ok(LockAttempt::MovedOn);
     }
     let is_locked = match at.message {
         None => CURSORS.lock(place, false, under),
         Some(_) => claim::lock(place, false, under),
     };
     if !is_locked {
-        return Ok(Attempt::Taken);
+        return Ok(LockAttempt::HeldByAnother);
     }
     match latest_revision(at.id)? == at.revision {
-        true => Ok(Attempt::Locked),
-        false => Ok(Attempt::MovedOn),
+        true => Ok(LockAttempt::Locked),
+        false => Ok(LockAttempt::MovedOn),
     }
 }
 
 /// What to do about a state that is newer than the snapshot.
-pub fn moved_on() -> Result<Attempt> {
+pub fn moved_on() -> Result<LockAttempt> {
     match one_snapshot_per_transaction() {
         true => Err(stale()),
-        false => Ok(Attempt::MovedOn),
+        false => Ok(LockAttempt::MovedOn),
     }
 }
 
@@ -192,7 +196,7 @@ pub fn try_create_read(group: i64, partition: &str) -> Result<Option<Located>> {
 /// the group waits for either.
 ///
 /// Two transactions that insert at once meet at the unique key: the second one finds that out and
-/// withdraws. From then on the row itself keeps other transactions out, committed or not.
+/// withdraws. ScanEnd then on the row itself keeps other transactions out, committed or not.
 pub fn insert_if_new(group: i64, partition: &str) -> Option<Located> {
     if is_at_hand(group, partition) {
         return None;
@@ -206,7 +210,7 @@ pub fn insert_if_new(group: i64, partition: &str) -> Option<Located> {
 /// one. The look spares an insert that would fail.
 fn is_at_hand(group: i64, partition: &str) -> bool {
     let keys = [(1, Key::Is(Value::Int(group))), (2, Key::Is(Value::Text(partition)))];
-    BY_PARTITION.scan_dirty(&keys, From::Start, |_, _| ControlFlow::Break(())).is_some()
+    BY_PARTITION.scan_dirty(&keys, ScanEnd::Start, |_, _| ControlFlow::Break(())).is_some()
 }
 
 /// A cursor that has just been inserted.
@@ -286,7 +290,9 @@ pub fn try_keep_from_taking(group: i64, partition: &str) -> bool {
 /// Whether there is such a cursor at this moment, whatever the transaction's snapshot says.
 fn exists(group: i64, partition: &str) -> Result<bool> {
     let key = [Value::Int(group), Value::Text(partition)];
-    Under::latest_snapshot(|under| Ok(BY_PARTITION.end(&key, From::Start, under, |_| ()).is_some()))
+    ActiveSnapshot::latest_snapshot(|under| {
+        Ok(BY_PARTITION.end(&key, ScanEnd::Start, under, |_| ()).is_some())
+    })
 }
 
 static IDS_OF: Statement = Statement::new(
@@ -296,7 +302,7 @@ static IDS_OF: Statement = Statement::new(
 );
 
 /// The cursors and claims of the groups, ascending.
-pub fn ids_of(groups: &[i64], under: &Under) -> Vec<u64> {
+pub fn ids_of(groups: &[i64], under: &ActiveSnapshot) -> Vec<u64> {
     IDS_OF.read(&[arg(groups.to_vec())], under).map(|row| unsigned(row.need(1))).collect()
 }
 
@@ -307,12 +313,12 @@ static IDS_IN: Statement = Statement::new(
 );
 
 /// The cursor and the claims of a partition, ascending.
-pub fn ids_in(group: i64, partition: &str, under: &Under) -> Vec<u64> {
+pub fn ids_in(group: i64, partition: &str, under: &ActiveSnapshot) -> Vec<u64> {
     IDS_IN.read(&[arg(group), arg(partition)], under).map(|row| unsigned(row.need(1))).collect()
 }
 
 /// A cursor, or a claim, that has been locked; its state is to be read after this.
-pub struct Locked {
+pub struct LockedCursor {
     pub id: u64,
     pub group: i64,
     pub partition: String,
@@ -322,18 +328,18 @@ pub struct Locked {
 }
 
 /// Lock a cursor or a claim, waiting for the transaction that holds it. None if it is gone.
-pub fn lock_row(id: u64) -> Result<Option<Locked>> {
-    Under::new_snapshot(|under| lock_one(id, false, under))
+pub fn lock_row(id: u64) -> Result<Option<LockedCursor>> {
+    ActiveSnapshot::new_snapshot(|under| lock_one(id, false, under))
 }
 
 /// Lock cursors and claims in the given order, which is ascending, waiting for the transactions
 /// that hold them. Those that are gone drop out. The caller reads their states after this, under a
 /// newer snapshot. Claims of settled messages are not locked: the caller need not wait for a sweep
 /// that may be removing them.
-pub fn lock_unsettled(cursors: &[u64]) -> Result<Vec<Locked>> {
+pub fn lock_unsettled(cursors: &[u64]) -> Result<Vec<LockedCursor>> {
     let mut locked = Vec::with_capacity(cursors.len());
     for &id in cursors {
-        locked.extend(Under::new_snapshot(|under| lock_one(id, true, under))?);
+        locked.extend(ActiveSnapshot::new_snapshot(|under| lock_one(id, true, under))?);
     }
     Ok(locked)
 }
@@ -343,16 +349,16 @@ thread_local! {
     static WAS_CLAIM: Cell<bool> = const { Cell::new(false) };
 }
 
-fn lock_one(id: u64, but_settled: bool, under: &Under) -> Result<Option<Locked>> {
+fn lock_one(id: u64, but_settled: bool, under: &ActiveSnapshot) -> Result<Option<LockedCursor>> {
     let read = |row: &table::Tuple| (row.need(2), row.need(3), row.place());
     let key = [Value::Int(signed(id))];
     let find_claim = |is_time: bool| if is_time { claim::find(id, under) } else { None };
     let early = find_claim(WAS_CLAIM.get());
     if early.is_none()
-        && let Some((group, partition, place)) = BY_ID.end(&key, From::Start, under, read)
+        && let Some((group, partition, place)) = BY_ID.end(&key, ScanEnd::Start, under, read)
     {
         WAS_CLAIM.set(false);
-        let locked = Locked { id, group, partition, claim: None, last: None };
+        let locked = LockedCursor { id, group, partition, claim: None, last: None };
         return Ok(CURSORS.lock(place, true, under).then_some(locked));
     }
     if let Some(row) = early.or_else(|| find_claim(!WAS_CLAIM.get())) {
@@ -363,9 +369,9 @@ fn lock_one(id: u64, but_settled: bool, under: &Under) -> Result<Option<Locked>>
             false => None,
         };
         let last = last.filter(|(_, _, state)| state.open() == 0);
-        let claim::Row { group, partition, place, .. } = row;
+        let claim::ClaimRow { group, partition, place, .. } = row;
         let holds = last.is_some() || claim::lock(place, true, under);
-        let locked = Locked { id, group, partition, claim: Some((message, first)), last };
+        let locked = LockedCursor { id, group, partition, claim: Some((message, first)), last };
         return Ok(holds.then_some(locked));
     }
     match one_snapshot_per_transaction() && exists_by_id(id)? {
@@ -377,8 +383,8 @@ fn lock_one(id: u64, but_settled: bool, under: &Under) -> Result<Option<Locked>>
 /// Whether there is such a cursor or claim at this moment, whatever the transaction's snapshot says.
 fn exists_by_id(id: u64) -> Result<bool> {
     let key = [Value::Int(signed(id))];
-    Under::latest_snapshot(|under| {
-        let is_cursor = BY_ID.end(&key, From::Start, under, |_| ()).is_some();
+    ActiveSnapshot::latest_snapshot(|under| {
+        let is_cursor = BY_ID.end(&key, ScanEnd::Start, under, |_| ()).is_some();
         Ok(is_cursor || claim::find(id, under).is_some())
     })
 }
@@ -386,12 +392,12 @@ fn exists_by_id(id: u64) -> Result<bool> {
 /// The newest states of what was locked; `start` tells where a group begins. In REPEATABLE READ one
 /// that is out of date is an error.
 pub fn locate<'a>(
-    locked: Vec<Locked>,
+    locked: Vec<LockedCursor>,
     start: impl Fn(i64) -> &'a Start,
-    under: &Under,
+    under: &ActiveSnapshot,
 ) -> Result<Vec<Located>> {
     let mut located = Vec::with_capacity(locked.len());
-    for Locked { id, group, partition, claim, last } in locked {
+    for LockedCursor { id, group, partition, claim, last } in locked {
         let (message, first) = claim.unzip();
         // It may be gone by now.
         if let Some((revision, is_own, cursor)) = last {
@@ -460,9 +466,9 @@ fn insert_state(at: &Located, state: &Cursor, announced: Arg) {
 
 /// The same for a state that says nothing new to whoever looks for work: an announcement of the one
 /// before stands, for those who have not come to it.
-pub fn append_quietly(at: &Located, state: &Cursor, under: &Under) {
+pub fn append_quietly(at: &Located, state: &Cursor, under: &ActiveSnapshot) {
     let announced = |row: &table::Tuple| row.get::<i64>(5);
-    let announced = REVISIONS.end(&[Value::Int(signed(at.id))], From::End, under, announced);
+    let announced = REVISIONS.end(&[Value::Int(signed(at.id))], ScanEnd::End, under, announced);
     insert_state(at, state, announced.flatten().and_then(arg));
 }
 
@@ -494,8 +500,8 @@ static OF_GROUP: Statement = Statement::new(
 );
 
 /// Every cursor of the group, and then every claim.
-pub fn of_group(group: i64, start: &Start, under: &Under) -> Result<Vec<Located>> {
-    let read = |row: crate::pg::spi::Row| {
+pub fn of_group(group: i64, start: &Start, under: &ActiveSnapshot) -> Result<Vec<Located>> {
+    let read = |row: crate::pg::spi::SqlRow| {
         let cursor = match row.get::<Vec<u8>>(4) {
             Some(bytes) => decode(&bytes, "the state of a cursor")?,
             None => Cursor::new(start.clone()),

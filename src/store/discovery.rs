@@ -8,15 +8,15 @@ use queen_engine::discovery::Discovery;
 use super::{claim, cursor, decode, locks, signed, unsigned};
 use crate::error::Result;
 use crate::pg::clock::{At, Moment};
-use crate::pg::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
-use crate::pg::table::{From, Index, Table, Tuple, Value};
+use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg, one_snapshot_per_transaction};
+use crate::pg::table::{Index, ScanEnd, Table, Tuple, Value};
 
 static STATES: Index = Index { table: Table(c"discovery"), name: c"discovery_newest" };
 
 /// The newest state and its revision; None when the group was registered and never searched.
-pub fn newest(group: i64, under: &Under) -> Result<Option<(i64, Discovery)>> {
+pub fn newest(group: i64, under: &ActiveSnapshot) -> Result<Option<(i64, Discovery)>> {
     let read = |row: &Tuple| (row.need::<i64>(2), read(row.need(3)));
-    match STATES.end(&[Value::Int(group)], From::End, under, read) {
+    match STATES.end(&[Value::Int(group)], ScanEnd::End, under, read) {
         None => Ok(None),
         Some((revision, state)) => Ok(Some((revision, state?))),
     }
@@ -89,8 +89,8 @@ pub struct Hint<T> {
 }
 
 impl<T> Hint<T> {
-    /// From (what it is ordered by, cursor, revision).
-    fn new((at, cursor, revision): (T, i64, i64), under: &Under) -> Self {
+    /// ScanEnd (what it is ordered by, cursor, revision).
+    fn new((at, cursor, revision): (T, i64, i64), under: &ActiveSnapshot) -> Self {
         let names = cursor::is_newest(cursor, revision, under);
         let unit = if names { cursor::unit_of(cursor, under) } else { None };
         Hint { at, cursor: unsigned(cursor), unit }
@@ -108,7 +108,7 @@ pub fn announced(
     cursor: u64,
     within: bool,
     limit: usize,
-    under: &Under,
+    under: &ActiveSnapshot,
 ) -> Vec<Hint<u64>> {
     let (group, xid) = (Value::Int(group), Value::Int(signed(xid)));
     let cursor = Value::Int(signed(cursor));
@@ -121,7 +121,7 @@ pub fn announced(
 }
 
 /// The group's next moment after `now`. It may be one that has been superseded.
-pub fn next_due(group: i64, now: Moment, under: &Under) -> Option<Moment> {
+pub fn next_due(group: i64, now: Moment, under: &ActiveSnapshot) -> Option<Moment> {
     let rows = moments(group, (now, i64::MAX), None, LOOKED_AT, under);
     let last = rows.last().map(|(at, ..)| *at);
     let count = rows.len();
@@ -140,7 +140,7 @@ pub fn due(
     from: (Moment, u64),
     now: Moment,
     limit: usize,
-    under: &Under,
+    under: &ActiveSnapshot,
 ) -> Vec<Hint<Moment>> {
     moments(group, (from.0, signed(from.1)), Some(now), limit, under)
         .into_iter()
@@ -155,7 +155,7 @@ fn moments(
     after: (Moment, i64),
     bound: Option<Moment>,
     limit: usize,
-    under: &Under,
+    under: &ActiveSnapshot,
 ) -> Vec<(Moment, i64, i64)> {
     let place = [Value::Time(after.0), Value::Int(after.1)];
     let read = |row: &Tuple| (row.need::<At>(4).0, row.need(1), row.need(2));

@@ -9,12 +9,12 @@ use queen_engine::cursor::Start;
 use super::queue::{Options, UNORDERED};
 use super::{decode, locks};
 use crate::error::Result;
-use crate::pg::catalogue::{self, Known};
+use crate::pg::catalogue::{self, CachedRows};
 use crate::pg::clock::{At, Moment};
 use crate::pg::relation;
-use crate::pg::session_cache::Memory;
-use crate::pg::spi::{Columns, Statement, Under, arg};
-use crate::pg::table::{From, Index, Key, Table, Value};
+use crate::pg::session_cache::SessionCache;
+use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
+use crate::pg::table::{Index, Key, ScanEnd, Table, Value};
 
 /// Groups that a session remembers.
 const REMEMBERED: usize = 1024;
@@ -68,19 +68,20 @@ static BY_NAME: Index = Index { table: Table(c"consumer_group"), name: c"consume
 static BY_ID: Index = Index { table: Table(c"consumer_group"), name: c"consumer_group_pkey" };
 
 /// The group of this queue and name, if it is registered.
-pub fn find(queue: &str, name: &str, under: &Under) -> Result<Option<Group>> {
-    BY_NAME.end(&[Value::Text(queue), Value::Text(name)], From::Start, under, read).transpose()
+pub fn find(queue: &str, name: &str, under: &ActiveSnapshot) -> Result<Option<Group>> {
+    BY_NAME.end(&[Value::Text(queue), Value::Text(name)], ScanEnd::Start, under, read).transpose()
 }
 
 thread_local! {
-    static QUEUES: Known<i64, String> = Memory::of(REMEMBERED);
+    static QUEUES: CachedRows<i64, String> = SessionCache::of(REMEMBERED);
 }
 
 /// The queue's name of the group of this id, as it is at this moment, or, in REPEATABLE READ, as the
 /// transaction sees it.
 pub fn queue_of(group: i64) -> Result<Option<String>> {
-    let read =
-        |under: &Under| Ok(BY_ID.end(&[Value::Int(group)], From::Start, under, |row| row.need(2)));
+    let read = |under: &ActiveSnapshot| {
+        Ok(BY_ID.end(&[Value::Int(group)], ScanEnd::Start, under, |row| row.need(2)))
+    };
     QUEUES.with(|rows| catalogue::known(rows, group, read))
 }
 
@@ -91,19 +92,19 @@ static ALL: Statement = Statement::new(
 );
 
 /// Every group with its queue's name and its own.
-pub fn all(under: &Under) -> Result<Vec<(String, Group)>> {
+pub fn all(under: &ActiveSnapshot) -> Result<Vec<(String, Group)>> {
     ALL.read(&[], under).map(|row| Ok((row.need(2), read(&row)?))).collect()
 }
 
 /// The groups of a queue, in the order of their names.
-pub fn of_queue_named(queue: &str, under: &Under) -> Result<Vec<Group>> {
+pub fn of_queue_named(queue: &str, under: &ActiveSnapshot) -> Result<Vec<Group>> {
     let mut groups = of_queue(queue, under)?;
     groups.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(groups)
 }
 
 /// The groups of a queue, in the order of their ids.
-pub fn of_queue(queue: &str, under: &Under) -> Result<Vec<Group>> {
+pub fn of_queue(queue: &str, under: &ActiveSnapshot) -> Result<Vec<Group>> {
     FIND_ALL.read(&[arg(queue)], under).map(|row| read(&row)).collect()
 }
 
@@ -175,7 +176,9 @@ pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> O
 /// Whether the group is registered at this moment.
 fn exists(queue: &str, name: &str) -> Result<bool> {
     let key = [Value::Text(queue), Value::Text(name)];
-    Under::latest_snapshot(|under| Ok(BY_NAME.end(&key, From::Start, under, |_| ()).is_some()))
+    ActiveSnapshot::latest_snapshot(|under| {
+        Ok(BY_NAME.end(&key, ScanEnd::Start, under, |_| ()).is_some())
+    })
 }
 
 static MOVE: Statement = Statement::new(
@@ -301,10 +304,10 @@ pub fn delete(groups: &[Group]) {
 }
 
 /// The highest transaction id that a start of the queue's groups refers to.
-pub fn newest_start(queue: &str, under: &Under) -> Result<u64> {
+pub fn newest_start(queue: &str, under: &ActiveSnapshot) -> Result<u64> {
     let keys = [(1, Key::Is(Value::Text(queue)))];
     let mut highest = 0;
-    let damaged = BY_NAME.scan(&keys, From::Start, under, |row| match read(row) {
+    let damaged = BY_NAME.scan(&keys, ScanEnd::Start, under, |row| match read(row) {
         Ok(group) => {
             highest = highest.max(group.start.next);
             ControlFlow::Continue(())

@@ -21,9 +21,9 @@ use super::{signed, unsigned};
 use crate::error::{Error, Result};
 use crate::pg::catalogue;
 use crate::pg::clock::{self, At, Moment};
-use crate::pg::session_cache::Memory;
-use crate::pg::spi::{Arg, Columns, Statement, Under, arg};
-use crate::pg::table::{From, Index, Table, Tuple};
+use crate::pg::session_cache::SessionCache;
+use crate::pg::spi::{ActiveSnapshot, Arg, Columns, Statement, arg};
+use crate::pg::table::{Index, ScanEnd, Table, Tuple};
 
 /// How transaction ids are stored.
 #[derive(Clone, Copy, Debug)]
@@ -95,7 +95,7 @@ thread_local! {
     /// This installation's number, with the count of changes before it was read.
     static OWN: Cell<Option<(u64, i64)>> = const { Cell::new(None) };
     /// By queue: the installation and the offset that it was checked with.
-    static KNOWN_GOOD: Memory<i64, (i64, u64)> = Memory::of(CHECKED);
+    static KNOWN_GOOD: SessionCache<i64, (i64, u64)> = SessionCache::of(CHECKED);
     /// A next transaction id that the session has read. The real one is not lower.
     static NEXT: Cell<u64> = const { Cell::new(0) };
 }
@@ -116,10 +116,10 @@ fn own() -> i64 {
         return own;
     }
     // Also in REPEATABLE READ: the extension may be younger than the snapshot.
-    let read = |under: &Under| {
-        Ok(INSTALLATION.end(&[], From::Start, under, |row: &Tuple| row.need::<i64>(1)))
+    let read = |under: &ActiveSnapshot| {
+        Ok(INSTALLATION.end(&[], ScanEnd::Start, under, |row: &Tuple| row.need::<i64>(1)))
     };
-    match Under::latest_snapshot(read) {
+    match ActiveSnapshot::latest_snapshot(read) {
         Ok(Some(own)) => {
             OWN.set(Some((changes, own)));
             own
@@ -148,7 +148,7 @@ impl Identity {
     /// Transaction ids as they are; no lease is void.
     pub(super) const PLAIN: Self = Self { xid_offset: 0, void_before: Moment::MIN };
 
-    /// From the columns xid_offset, restored_at.
+    /// ScanEnd the columns xid_offset, restored_at.
     fn of(row: &impl Columns, first: usize) -> Self {
         Self {
             xid_offset: unsigned(row.need(first)),
@@ -171,7 +171,7 @@ impl Identity {
 
     /// This identity, if it was right for the queue when the session first used it: from then on
     /// new ids exceed those that are stored. Otherwise the identity that is right, from now on.
-    pub(super) fn checked(self, queue: i64, name: &str, under: &Under) -> Result<Self> {
+    pub(super) fn checked(self, queue: i64, name: &str, under: &ActiveSnapshot) -> Result<Self> {
         let with = (own(), self.xid_offset);
         if KNOWN_GOOD.with(|known| known.change(&queue, |before| *before == with)) == Some(true) {
             return Ok(self);

@@ -9,7 +9,7 @@ use super::{signed, unsigned};
 use crate::error::{Error, Result};
 use crate::pg::clock::{At, Moment};
 use crate::pg::relation;
-use crate::pg::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
+use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg, one_snapshot_per_transaction};
 use crate::pg::table;
 
 static INSERT: Statement = Statement::new(
@@ -57,13 +57,14 @@ pub fn insert(id: u64, lease: LeaseId, mut covered: Vec<Covered>, now: Moment) {
 /// What the set covers, ascending; none where it is not known. In REPEATABLE READ one that was
 /// made after the transaction's snapshot is an error.
 pub fn covered(id: u64) -> Result<Vec<Covered>> {
-    let read = |row: crate::pg::spi::Row| {
+    let read = |row: crate::pg::spi::SqlRow| {
         (unsigned(row.need(1)), row.get::<i64>(2).map(MessageId::from_sql))
     };
-    let find = |under: &Under| Ok(FIND.read(&[arg(signed(id))], under).map(read).collect());
-    let found: Vec<Covered> = Under::new_snapshot(find)?;
+    let find =
+        |under: &ActiveSnapshot| Ok(FIND.read(&[arg(signed(id))], under).map(read).collect());
+    let found: Vec<Covered> = ActiveSnapshot::new_snapshot(find)?;
     if found.is_empty() && one_snapshot_per_transaction() {
-        let latest: Vec<Covered> = Under::latest_snapshot(find)?;
+        let latest: Vec<Covered> = ActiveSnapshot::latest_snapshot(find)?;
         if !latest.is_empty() {
             return Err(Error::conflict("The lease"));
         }

@@ -24,7 +24,7 @@ use queen_engine::kv::{
 use crate::error::{Code, Error, Result};
 use crate::pg::datum::{Jsonb, Numeric, ResultContext};
 use crate::pg::relation;
-use crate::pg::spi::{self, Columns, Row, Statement, Under, arg};
+use crate::pg::spi::{self, ActiveSnapshot, Columns, SqlRow, Statement, arg};
 
 static FIND: Statement = Statement::new(
     "SELECT version, expires_at, value FROM queen_mq.marker WHERE ns = $1 AND key = $2",
@@ -172,7 +172,7 @@ pub struct KvOutcome {
 
 /// A live marker.
 #[derive(Clone, Copy, Debug)]
-pub struct Held {
+pub struct LiveMarker {
     pub value: Jsonb,
     pub version: i64,
     pub expires_at: Option<Micros>,
@@ -301,7 +301,7 @@ fn confirm(name: Name, seen: Option<i64>, now: Micros) -> Result<()> {
     if !spi::one_snapshot_per_transaction() {
         return Ok(());
     }
-    let newest: Option<i64> = Under::latest_snapshot(|latest| {
+    let newest: Option<i64> = ActiveSnapshot::latest_snapshot(|latest| {
         let rows = LIVE_VERSION.read(&[arg(name.ns()), arg(name.key()), arg(now)], latest);
         Ok(rows.first().map(|row| row.need(1)))
     })?;
@@ -345,7 +345,7 @@ impl KvOutcome {
 }
 
 /// Read one marker, inside an SPI connection. The value lives in `context`.
-pub fn get(name: Name, now: Micros, context: ResultContext) -> Option<Held> {
+pub fn get(name: Name, now: Micros, context: ResultContext) -> Option<LiveMarker> {
     let row = GET.run(&[arg(name.ns()), arg(name.key()), arg(now)]).first()?;
     held(&row, context)
 }
@@ -356,7 +356,7 @@ pub fn get_many(
     keys: Vec<&str>,
     now: Micros,
     context: ResultContext,
-) -> Vec<Option<Held>> {
+) -> Vec<Option<LiveMarker>> {
     GET_MANY.run(&[arg(ns), keys.into_datum(), arg(now)]).map(|row| held(&row, context)).collect()
 }
 
@@ -367,15 +367,15 @@ pub fn list(
     max_rows: i64,
     now: Micros,
     context: ResultContext,
-) -> Vec<(String, Held)> {
+) -> Vec<(String, LiveMarker)> {
     let args = [arg(ns), arg(lower.as_str()), arg(upper.as_str()), arg(now), arg(max_rows)];
     LIST.run(&args).filter_map(|row| Some((row.need(5), held(&row, context)?))).collect()
 }
 
 /// None where the row is the empty side of an outer join.
-fn held(row: &Row, context: ResultContext) -> Option<Held> {
+fn held(row: &SqlRow, context: ResultContext) -> Option<LiveMarker> {
     let value: Jsonb = row.get(1)?;
-    Some(Held {
+    Some(LiveMarker {
         value: value.copied_to(context),
         version: row.need(2),
         expires_at: row.get(3),

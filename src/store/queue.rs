@@ -5,12 +5,12 @@ use pgrx::{IntoDatum, pg_sys};
 
 use super::identity::{self, Identity};
 use crate::error::Result;
-use crate::pg::catalogue::{self, Known};
+use crate::pg::catalogue::{self, CachedRows};
 use crate::pg::clock::{At, DAY, HOUR, Moment, SECOND, micros};
 use crate::pg::relation;
-use crate::pg::session_cache::Memory;
-use crate::pg::spi::{Arg, Columns, Statement, Under, arg};
-use crate::pg::table::{From, Index, Table, Tuple, Value};
+use crate::pg::session_cache::SessionCache;
+use crate::pg::spi::{ActiveSnapshot, Arg, Columns, Statement, arg};
+use crate::pg::table::{Index, ScanEnd, Table, Tuple, Value};
 
 /// Queues that a session remembers.
 const REMEMBERED: usize = 1024;
@@ -189,7 +189,10 @@ fn read(row: &impl Columns) -> (Option<Identity>, Queue) {
 
 /// The queue with the identity in force, where another installation wrote the row, or a stored id
 /// of the queue exceeds the row's identity.
-fn adopted((identity, mut queue): (Option<Identity>, Queue), under: &Under) -> Result<Queue> {
+fn adopted(
+    (identity, mut queue): (Option<Identity>, Queue),
+    under: &ActiveSnapshot,
+) -> Result<Queue> {
     queue.identity = match identity {
         None => identity::adopt_foreign()?,
         Some(identity) => identity.checked(queue.id, &queue.name, under)?,
@@ -198,13 +201,13 @@ fn adopted((identity, mut queue): (Option<Identity>, Queue), under: &Under) -> R
 }
 
 /// The queue of this name, if there is one.
-pub fn find(name: &str, under: &Under) -> Result<Option<Queue>> {
-    let found = BY_NAME.end(&[Value::Text(name)], From::Start, under, |row: &Tuple| read(row));
+pub fn find(name: &str, under: &ActiveSnapshot) -> Result<Option<Queue>> {
+    let found = BY_NAME.end(&[Value::Text(name)], ScanEnd::Start, under, |row: &Tuple| read(row));
     found.map(|found| adopted(found, under)).transpose()
 }
 
 thread_local! {
-    static KNOWN: Known<String, Queue> = Memory::of(REMEMBERED);
+    static KNOWN: CachedRows<String, Queue> = SessionCache::of(REMEMBERED);
 }
 
 /// The queue of this name as it is at this moment, or, in REPEATABLE READ, as the transaction sees it.
@@ -238,7 +241,7 @@ pub fn find_or_create(name: &str, now: Moment) -> Result<Queue> {
 pub fn lock(name: &str) -> Result<Option<Queue>> {
     known(name)?;
     let Some(row) = LOCK.run(&[arg(name)]).first() else { return Ok(None) };
-    Under::new_snapshot(|under| adopted(read(&row), under)).map(Some)
+    ActiveSnapshot::new_snapshot(|under| adopted(read(&row), under)).map(Some)
 }
 
 pub fn update(queue: &Queue) {
@@ -268,7 +271,7 @@ pub fn update(queue: &Queue) {
 static ALL: Statement =
     Statement::new(concat!("SELECT ", columns!(), " FROM queen_mq.queue ORDER BY name"), &[]);
 
-pub fn all(under: &Under) -> Result<Vec<Queue>> {
+pub fn all(under: &ActiveSnapshot) -> Result<Vec<Queue>> {
     // The identity that the first row of another installation leads to is right for all of them.
     let mut foreign = None;
     let rows = ALL.read(&[], under).map(|row| {

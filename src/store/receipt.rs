@@ -10,8 +10,8 @@ use super::cursor::Located;
 use super::{decode, signed};
 use crate::error::Result;
 use crate::pg::clock::{At, HOUR, Moment};
-use crate::pg::spi::{Columns, Statement, Under, arg};
-use crate::pg::table::{From, Index, Table, Tuple, Value};
+use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
+use crate::pg::table::{Index, ScanEnd, Table, Tuple, Value};
 
 /// A receipt answers a repeated ack for at least this long.
 const KEPT: i64 = HOUR;
@@ -52,10 +52,10 @@ pub fn insert(at: &Located, lease: LeaseId, receipt: &Receipt, now: Moment) {
     ]);
 }
 
-pub fn find(cursor: u64, lease: LeaseId, under: &Under) -> Result<Option<Receipt>> {
+pub fn find(cursor: u64, lease: LeaseId, under: &ActiveSnapshot) -> Result<Option<Receipt>> {
     let key = [Value::Int(signed(cursor)), Value::Uuid(&lease.0)];
     BY_LEASE
-        .end(&key, From::Start, under, |row| {
+        .end(&key, ScanEnd::Start, under, |row| {
             decode(&row.need::<Vec<u8>>(4), "the receipt of a lease")
         })
         .transpose()
@@ -65,12 +65,12 @@ pub fn find(cursor: u64, lease: LeaseId, under: &Under) -> Result<Option<Receipt
 /// transaction's snapshot says, for the claim is gone since.
 pub fn find_of_claim(claim: u64, lease: LeaseId) -> Result<Option<(i64, String, Receipt)>> {
     let key = [Value::Int(signed(claim)), Value::Uuid(&lease.0)];
-    Under::latest_snapshot(|under| {
+    ActiveSnapshot::latest_snapshot(|under| {
         let read = |row: &Tuple| {
             let (group, partition) = row.get(5).zip(row.get(6))?;
             let receipt = decode(&row.need::<Vec<u8>>(4), "the receipt of a lease");
             Some(receipt.map(|receipt| (group, partition, receipt)))
         };
-        BY_LEASE.end(&key, From::Start, under, read).flatten().transpose()
+        BY_LEASE.end(&key, ScanEnd::Start, under, read).flatten().transpose()
     })
 }

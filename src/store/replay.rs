@@ -4,7 +4,7 @@ use pgrx::pg_sys;
 
 use super::{signed, unsigned};
 use crate::pg::relation;
-use crate::pg::spi::{Columns, Statement, Under, arg};
+use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
 
 /// A segment of one message, for one group.
 pub struct Replay {
@@ -38,8 +38,8 @@ static OF_QUEUE: Statement = Statement::new(
     &[pg_sys::INT8OID],
 );
 
-pub fn of_queue(queue: i64, under: &Under) -> Vec<Replay> {
-    let read = |row: crate::pg::spi::Row| Replay {
+pub fn of_queue(queue: i64, under: &ActiveSnapshot) -> Vec<Replay> {
+    let read = |row: crate::pg::spi::SqlRow| Replay {
         segment: unsigned(row.need(1)),
         xid: unsigned(row.need(2)),
         partition: row.need(3),

@@ -4,19 +4,19 @@ use pgrx::pg_sys;
 use queen_engine::holes::Snapshot;
 
 use super::identity::Identity;
-use crate::pg::spi::Under;
+use crate::pg::spi::ActiveSnapshot;
 
 /// A snapshot, and its xmax: the first transaction id that had not been assigned, or had not
 /// ended, when it was taken.
 #[derive(Clone, Debug)]
-pub struct Taken {
+pub struct SeenSnapshot {
     pub snapshot: Snapshot,
     pub xmax: u64,
 }
 
 /// Read the active snapshot's running transactions, and, after it, the next transaction id.
-pub fn describe(_under: &Under, identity: Identity) -> Taken {
-    // SAFETY: an `Under` proves that there is an active snapshot; its xip holds xcnt entries. A
+pub fn describe(_under: &ActiveSnapshot, identity: Identity) -> SeenSnapshot {
+    // SAFETY: an `ActiveSnapshot` proves that there is an active snapshot; its xip holds xcnt entries. A
     // session that may push is not in recovery, so these are the running top-level transactions.
     unsafe {
         let active = &*pg_sys::GetActiveSnapshot();
@@ -27,7 +27,10 @@ pub fn describe(_under: &Under, identity: Identity) -> Taken {
         let own = pg_sys::GetTopFullTransactionIdIfAny().value;
         let own = (own != 0).then(|| own + identity.xid_offset);
         let xmax = full(active.xmax);
-        Taken { snapshot: Snapshot::new(&running, xmax, next + identity.xid_offset, own), xmax }
+        SeenSnapshot {
+            snapshot: Snapshot::new(&running, xmax, next + identity.xid_offset, own),
+            xmax,
+        }
     }
 }
 
@@ -43,9 +46,9 @@ pub fn assign_xid(identity: Identity) -> u64 {
 
 /// A transaction, or a subtransaction, of this session that has written something.
 #[derive(Clone, Copy, Debug)]
-pub struct Writer(pg_sys::FullTransactionId);
+pub struct WritingTransaction(pg_sys::FullTransactionId);
 
-impl Writer {
+impl WritingTransaction {
     /// The innermost one that is open, if it has an id.
     pub fn current() -> Option<Self> {
         // SAFETY: reads the backend's memory.

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use pgrx::{FromDatum, pg_sys};
 use queen_engine::holes::Holes;
 use queen_engine::message::{MessageId, Spans};
-use queen_engine::pop::{Found, Read};
+use queen_engine::pop::{FoundSegment, Read};
 use queen_engine::tally::Arrived;
 
 use super::{signed, unsigned};
@@ -14,8 +14,8 @@ use crate::pg::clock::{At, Moment};
 use crate::pg::datum::{Array, Elements, Jsonb, JsonbArray, TextArray};
 use crate::pg::insert::Inserting;
 use crate::pg::scratch::Scratch;
-use crate::pg::spi::{Columns, Statement, Under, arg};
-use crate::pg::table::{self, From, Held, Index, Key, Table, Tuple, Value};
+use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
+use crate::pg::table::{self, Index, Key, ScanEnd, StoredValue, Table, Tuple, Value};
 
 static DRAW: Statement = Statement::new(
     "SELECT pg_catalog.nextval('queen_mq.segment_id') FROM pg_catalog.generate_series(1, $1)",
@@ -110,8 +110,8 @@ impl Stored {
         self.xid
     }
 
-    pub fn found(&self) -> Found {
-        Found { segment: self.id, messages: self.messages, skip: self.skip }
+    pub fn found(&self) -> FoundSegment {
+        FoundSegment { segment: self.id, messages: self.messages, skip: self.skip }
     }
 
     pub fn created_at(&self) -> Moment {
@@ -137,9 +137,9 @@ impl Stored {
 /// is held to the end of the transaction.
 #[derive(Clone, Copy)]
 pub struct Contents {
-    payloads: Held,
-    transaction_ids: Held,
-    headers: Held,
+    payloads: StoredValue,
+    transaction_ids: StoredValue,
+    headers: StoredValue,
 }
 
 impl Contents {
@@ -215,7 +215,7 @@ pub struct Log<'a> {
 }
 
 /// What a read found.
-pub struct Batch {
+pub struct LogPage {
     pub stored: Vec<Stored>,
     /// There is more, which is not to be delivered yet: its first segment and its transaction.
     pub held_back: Option<(u64, u64)>,
@@ -231,7 +231,13 @@ struct Late<'a> {
 
 impl Log<'_> {
     /// Carry out a pop's read, `limit` segments at most. `running`: transactions not visible.
-    pub fn read(&self, read: &Read, limit: usize, running: &Holes, under: &Under) -> Batch {
+    pub fn read(
+        &self,
+        read: &Read,
+        limit: usize,
+        running: &Holes,
+        under: &ActiveSnapshot,
+    ) -> LogPage {
         let mut stored = match read {
             Read::Beyond { after } => self.beyond(*after, limit, under),
             Read::Late { from, after, upto } => {
@@ -243,17 +249,17 @@ impl Log<'_> {
         let ready = stored.iter().position(young).unwrap_or(stored.len());
         let held_back = stored.get(ready).map(|segment| (segment.id, segment.xid));
         stored.truncate(ready);
-        Batch { stored, held_back }
+        LogPage { stored, held_back }
     }
 
-    fn beyond(&self, after: u64, limit: usize, under: &Under) -> Vec<Stored> {
+    fn beyond(&self, after: u64, limit: usize, under: &ActiveSnapshot) -> Vec<Stored> {
         let mut rows = Vec::new();
         let keys = [
             (1, Key::Is(Value::Int(self.queue))),
             (2, Key::Is(Value::Text(self.partition))),
             (3, Key::Above(Value::Int(signed(after)))),
         ];
-        IN_ORDER.scan::<()>(&keys, From::Start, under, |row| {
+        IN_ORDER.scan::<()>(&keys, ScanEnd::Start, under, |row| {
             rows.push(self.stored(row));
             if rows.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
@@ -278,8 +284,8 @@ impl Log<'_> {
         }
     }
 
-    fn hold(&self, row: &Tuple, column: usize) -> Held {
-        if self.is_bare { Held::nothing() } else { Held::of(row, column) }
+    fn hold(&self, row: &Tuple, column: usize) -> StoredValue {
+        if self.is_bare { StoredValue::nothing() } else { StoredValue::of(row, column) }
     }
 
     /// The same, read without the contents of messages.
@@ -289,7 +295,7 @@ impl Log<'_> {
 
     /// The ids of late segments, in order. Most transactions of `from` have pushed nothing, being
     /// consumers: from one that has pushed the scan leaps to the next.
-    fn late(&self, late: &Late<'_>, limit: usize, under: &Under) -> Vec<i64> {
+    fn late(&self, late: &Late<'_>, limit: usize, under: &ActiveSnapshot) -> Vec<i64> {
         let Late { from, running, .. } = late;
         let mut ids = Vec::new();
         let mut next = from.first_from(0);
@@ -309,7 +315,14 @@ impl Log<'_> {
         ids
     }
 
-    fn late_of(&self, xid: u64, late: &Late<'_>, limit: usize, under: &Under, ids: &mut Vec<i64>) {
+    fn late_of(
+        &self,
+        xid: u64,
+        late: &Late<'_>,
+        limit: usize,
+        under: &ActiveSnapshot,
+        ids: &mut Vec<i64>,
+    ) {
         let keys = [
             (1, Key::Is(Value::Int(self.queue))),
             (2, Key::Is(Value::Int(signed(xid)))),
@@ -318,23 +331,23 @@ impl Log<'_> {
             (4, Key::UpTo(Value::Int(signed(late.upto)))),
         ];
         let enough = ids.len() + limit;
-        NEWS.scan::<()>(&keys, From::Start, under, |row| {
+        NEWS.scan::<()>(&keys, ScanEnd::Start, under, |row| {
             ids.push(row.need(2));
             if ids.len() < enough { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
     }
 
     /// The segments of `spans`.
-    pub fn segments(&self, spans: &Spans, under: &Under) -> Vec<Stored> {
+    pub fn segments(&self, spans: &Spans, under: &ActiveSnapshot) -> Vec<Stored> {
         let mut ids: Vec<i64> = spans.iter().map(|span| signed(span.segment)).collect();
         ids.dedup();
         self.segments_of(&ids, under)
     }
 
-    fn segments_of(&self, ids: &[i64], under: &Under) -> Vec<Stored> {
+    fn segments_of(&self, ids: &[i64], under: &ActiveSnapshot) -> Vec<Stored> {
         let find = |id: &i64| {
             let key = [Value::Int(self.queue), Value::Text(self.partition), Value::Int(*id)];
-            IN_ORDER.end(&key, From::Start, under, |row| self.stored(row))
+            IN_ORDER.end(&key, ScanEnd::Start, under, |row| self.stored(row))
         };
         ids.iter().filter_map(find).collect()
     }
@@ -349,13 +362,13 @@ pub struct Leap {
 
 /// Look for the first transaction, not below `xid`, that has pushed to the queue. The look ends at
 /// the next of `running`, not to step over all that a bulk load has written so far.
-pub fn leap(queue: i64, xid: u64, running: &Holes, under: &Under) -> Leap {
+pub fn leap(queue: i64, xid: u64, running: &Holes, under: &ActiveSnapshot) -> Leap {
     let end = running.first_from(xid);
     let mut keys =
         vec![(1, Key::Is(Value::Int(queue))), (2, Key::Above(Value::Int(signed(xid) - 1)))];
     keys.extend(end.map(|end| (2, Key::UpTo(Value::Int(signed(end) - 1)))));
     let read = |row: &Tuple| ControlFlow::Break(unsigned(row.need(3)));
-    let pusher = NEWS.scan(&keys, From::Start, under, read);
+    let pusher = NEWS.scan(&keys, ScanEnd::Start, under, read);
     Leap { pusher, clear_below: pusher.or(end).unwrap_or(u64::MAX) }
 }
 
@@ -366,7 +379,7 @@ static LAST_DRAWN: Statement = Statement::new(
 );
 
 /// A segment id that no later push will fall below.
-pub fn last_drawn_id(under: &Under) -> u64 {
+pub fn last_drawn_id(under: &ActiveSnapshot) -> u64 {
     LAST_DRAWN.read(&[], under).first().map_or(0, |row| unsigned(row.need::<i64>(1)))
 }
 
@@ -382,7 +395,7 @@ static FIRST_SINCE: Statement = Statement::new(
 
 /// The largest id below which every visible segment of the queue is older than `since`, and how
 /// many messages are beyond it. Reads the whole log.
-pub fn position_before(queue: i64, since: Moment, under: &Under) -> (u64, i64) {
+pub fn position_before(queue: i64, since: Moment, under: &ActiveSnapshot) -> (u64, i64) {
     FIRST_SINCE
         .read(&[arg(queue), arg(At(since))], under)
         .first()
@@ -399,7 +412,7 @@ static COUNT_OF: Statement = Statement::new(
 
 /// Visible messages of the queue by the transactions of `ranges`, each from the first up to the
 /// second, in segments above the third.
-pub fn count_of(queue: i64, ranges: &[(u64, u64, u64)], under: &Under) -> i64 {
+pub fn count_of(queue: i64, ranges: &[(u64, u64, u64)], under: &ActiveSnapshot) -> i64 {
     let column = |of: fn(&(u64, u64, u64)) -> u64| -> Vec<i64> {
         ranges.iter().map(|range| signed(of(range))).collect()
     };
@@ -408,13 +421,18 @@ pub fn count_of(queue: i64, ranges: &[(u64, u64, u64)], under: &Under) -> i64 {
 }
 
 /// When the first visible segment of the partition from `from` on was written.
-pub fn oldest_from(queue: i64, partition: &str, from: u64, under: &Under) -> Option<Moment> {
+pub fn oldest_from(
+    queue: i64,
+    partition: &str,
+    from: u64,
+    under: &ActiveSnapshot,
+) -> Option<Moment> {
     let keys = [
         (1, Key::Is(Value::Int(queue))),
         (2, Key::Is(Value::Text(partition))),
         (3, Key::Above(Value::Int(signed(from) - 1))),
     ];
-    IN_ORDER.scan(&keys, From::Start, under, |row| ControlFlow::Break(row.need::<At>(4).0))
+    IN_ORDER.scan(&keys, ScanEnd::Start, under, |row| ControlFlow::Break(row.need::<At>(4).0))
 }
 
 /// The same of the first that is not, by its id and the number of its messages, one of `these`.
@@ -423,14 +441,14 @@ pub fn oldest_but(
     partition: &str,
     from: u64,
     these: impl Fn(u64, u16) -> bool,
-    under: &Under,
+    under: &ActiveSnapshot,
 ) -> Option<Moment> {
     let keys = [
         (1, Key::Is(Value::Int(queue))),
         (2, Key::Is(Value::Text(partition))),
         (3, Key::Above(Value::Int(signed(from) - 1))),
     ];
-    IN_ORDER.scan(&keys, From::Start, under, |row| {
+    IN_ORDER.scan(&keys, ScanEnd::Start, under, |row| {
         match these(unsigned(row.need(2)), row.need::<i16>(5) as u16) {
             true => ControlFlow::Continue(()),
             false => ControlFlow::Break(row.need::<At>(4).0),
@@ -442,27 +460,28 @@ pub fn oldest_but(
 /// So this is one look-up, however many rows have been deleted at that end.
 pub fn newest_xid(queue: i64) -> Option<u64> {
     let keys = [(1, Key::Is(Value::Int(queue)))];
-    NEWS.scan_any(&keys, From::End, |row| ControlFlow::Break(unsigned(row.need(3))))
+    NEWS.scan_any(&keys, ScanEnd::End, |row| ControlFlow::Break(unsigned(row.need(3))))
 }
 
 /// When the first segment of the queue, in the order of transactions from `floor` on, was written.
-pub fn oldest(queue: i64, floor: u64, under: &Under) -> Option<Moment> {
+pub fn oldest(queue: i64, floor: u64, under: &ActiveSnapshot) -> Option<Moment> {
     let keys = [(1, Key::Is(Value::Int(queue))), (2, Key::Above(Value::Int(signed(floor) - 1)))];
-    NEWS.scan(&keys, From::Start, under, |row| ControlFlow::Break(row.need::<At>(4).0))
+    NEWS.scan(&keys, ScanEnd::Start, under, |row| ControlFlow::Break(row.need::<At>(4).0))
 }
 
 /// The transaction of the first segment of the queue, not below `floor`.
-pub fn first_pusher(queue: i64, floor: u64, under: &Under) -> Option<u64> {
+pub fn first_pusher(queue: i64, floor: u64, under: &ActiveSnapshot) -> Option<u64> {
     leap(queue, floor, &Holes::none(), under).pusher
 }
 
 /// The partitions of a queue, one look-up each.
-pub fn partitions(queue: i64, under: &Under) -> Vec<String> {
+pub fn partitions(queue: i64, under: &ActiveSnapshot) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     loop {
         let mut keys = vec![(1, Key::Is(Value::Int(queue)))];
         keys.extend(found.last().map(|last| (2, Key::Above(Value::Text(last)))));
-        let next = IN_ORDER.scan(&keys, From::Start, under, |row| ControlFlow::Break(row.need(6)));
+        let next =
+            IN_ORDER.scan(&keys, ScanEnd::Start, under, |row| ControlFlow::Break(row.need(6)));
         match next {
             Some(partition) => found.push(partition),
             None => return found,
@@ -509,10 +528,10 @@ pub struct Row {
 }
 
 /// Every visible segment of a partition, in order.
-pub fn rows(queue: i64, partition: &str, under: &Under) -> Vec<Row> {
+pub fn rows(queue: i64, partition: &str, under: &ActiveSnapshot) -> Vec<Row> {
     let mut rows = Vec::new();
     let keys = [(1, Key::Is(Value::Int(queue))), (2, Key::Is(Value::Text(partition)))];
-    IN_ORDER.scan::<()>(&keys, From::Start, under, |row| {
+    IN_ORDER.scan::<()>(&keys, ScanEnd::Start, under, |row| {
         rows.push(Row {
             id: unsigned(row.need(2)),
             xid: unsigned(row.need(3)),
@@ -539,7 +558,7 @@ pub fn news(
     key: &(String, u64),
     within: bool,
     limit: usize,
-    under: &Under,
+    under: &ActiveSnapshot,
 ) -> Vec<News> {
     let (queue, xid) = (Value::Int(queue), Value::Int(signed(xid)));
     let (partition, segment) = (Value::Text(&key.0), Value::Int(signed(key.1)));

@@ -16,7 +16,7 @@ const ROWS: i64 = 1000;
 
 /// What a step did.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Step {
+pub struct SweepStep {
     pub removed: u64,
     /// There may be more to do at once.
     pub goes_on: bool,
@@ -46,9 +46,9 @@ static END: Statement = Statement::new(
 
 impl Pass {
     /// Pass the next pages. Goes on while something is found, to the end of the table.
-    pub fn step(&self, now: Moment) -> Step {
+    pub fn step(&self, now: Moment) -> SweepStep {
         let Some(row) = BEGIN.run(&[arg(self.task), arg(self.table)]).first() else {
-            return Step::default();
+            return SweepStep::default();
         };
         let (page, pages): (i64, i64) = (row.need(1), row.need(2));
         let page = if page < pages { page } else { 0 };
@@ -56,7 +56,7 @@ impl Pass {
         let tid = |page: i64| arg(format!("({page},0)"));
         let removed = self.delete.run(&[tid(page), tid(next), arg(At(now - self.age))]).affected();
         END.run(&[arg(self.task), arg(next)]);
-        Step { removed: removed as u64, goes_on: removed > 0 && next < pages }
+        SweepStep { removed: removed as u64, goes_on: removed > 0 && next < pages }
     }
 }
 
@@ -186,9 +186,9 @@ static ORPHANS: Statement = Statement::new(
 );
 
 /// Messages of queues that are gone: of transactions that had pushed before, and committed after.
-pub fn orphans() -> Step {
+pub fn orphans() -> SweepStep {
     let removed = ORPHANS.run(&[arg(ROWS)]).affected();
-    Step { removed: removed as u64, goes_on: removed as i64 == ROWS }
+    SweepStep { removed: removed as u64, goes_on: removed as i64 == ROWS }
 }
 
 static OWNER: Statement = Statement::new(
@@ -212,8 +212,8 @@ static MARKERS: Statement = Statement::new(
 );
 
 /// Markers whose time is over.
-pub fn markers(now: Moment) -> Step {
+pub fn markers(now: Moment) -> SweepStep {
     let args: [Arg; 2] = [arg(At(now)), arg(ROWS)];
     let removed = MARKERS.run(&args).affected();
-    Step { removed: removed as u64, goes_on: removed as i64 == ROWS }
+    SweepStep { removed: removed as u64, goes_on: removed as i64 == ROWS }
 }

@@ -6,20 +6,20 @@ use queen_engine::tally::Tally;
 
 use super::{decode, locks};
 use crate::error::{Error, Result};
-use crate::pg::spi::{Columns, Statement, Under, arg, one_snapshot_per_transaction};
-use crate::pg::table::{From, Index, Table, Tuple, Value};
+use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg, one_snapshot_per_transaction};
+use crate::pg::table::{Index, ScanEnd, Table, Tuple, Value};
 
 static TALLIES: Table = Table(c"tally");
 static NEWEST: Index = Index { table: Table(c"tally"), name: c"tally_newest" };
 
 /// The newest count of a queue and its revision; nothing counted where there is none.
-pub fn newest(queue: i64, under: &Under) -> Result<(i64, Tally)> {
+pub fn newest(queue: i64, under: &ActiveSnapshot) -> Result<(i64, Tally)> {
     let read = |row: &Tuple| {
         let state = decode(&row.need::<Vec<u8>>(3), "the count of a queue")?;
         Ok((row.need(2), state))
     };
     NEWEST
-        .end(&[Value::Int(queue)], From::End, under, read)
+        .end(&[Value::Int(queue)], ScanEnd::End, under, read)
         .unwrap_or_else(|| Ok(Default::default()))
 }
 
@@ -31,13 +31,13 @@ pub fn try_lead(queue: i64, revision: i64) -> Result<bool> {
 }
 
 fn is_newest(queue: i64, revision: i64) -> Result<bool> {
-    Under::latest_snapshot(|under| Ok(newest(queue, under)?.0 == revision))
+    ActiveSnapshot::latest_snapshot(|under| Ok(newest(queue, under)?.0 == revision))
 }
 
 /// Whether nothing was removed from the queue's log that `under` still sees.
-pub fn is_as_seen(queue: i64, under: &Under) -> Result<bool> {
-    let removed = |under: &Under| Ok(newest(queue, under)?.1.removed_messages);
-    Ok(removed(under)? == Under::latest_snapshot(removed)?)
+pub fn is_as_seen(queue: i64, under: &ActiveSnapshot) -> Result<bool> {
+    let removed = |under: &ActiveSnapshot| Ok(newest(queue, under)?.1.removed_messages);
+    Ok(removed(under)? == ActiveSnapshot::latest_snapshot(removed)?)
 }
 
 /// An error where somebody has counted on from `revision`, which a new snapshot would show.

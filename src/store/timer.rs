@@ -6,8 +6,8 @@ use crate::error::Error;
 use crate::pg::clock::{At, Moment};
 use crate::pg::datum::Jsonb;
 use crate::pg::relation;
-use crate::pg::spi::{Columns, Statement, Under, arg};
-use crate::pg::table::{From, Index, Table, Value};
+use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
+use crate::pg::table::{Index, ScanEnd, Table, Value};
 
 /// A message to be scheduled.
 pub struct NewTimer<'a> {
@@ -55,7 +55,7 @@ static EXISTS: Statement = Statement::new(
 );
 
 impl NewTimer<'_> {
-    fn run(self, statement: &Statement) -> crate::pg::spi::Rows {
+    fn run(self, statement: &Statement) -> crate::pg::spi::SqlRows {
         statement.run(&[
             arg(self.queue),
             arg(self.key),
@@ -152,13 +152,13 @@ pub fn delete(ids: Vec<i64>) {
 static BY_MOMENT: Index = Index { table: Table(c"timer"), name: c"timer_due" };
 
 /// The moment of the queue's next timer.
-pub fn next(queue: i64, under: &Under) -> Option<Moment> {
-    BY_MOMENT.end(&[Value::Int(queue)], From::Start, under, |row| row.need::<At>(6).0)
+pub fn next(queue: i64, under: &ActiveSnapshot) -> Option<Moment> {
+    BY_MOMENT.end(&[Value::Int(queue)], ScanEnd::Start, under, |row| row.need::<At>(6).0)
 }
 
 static COUNT: Statement =
     Statement::new("SELECT count(*) FROM queen_mq.timer WHERE queue_id = $1", &[pg_sys::INT8OID]);
 
-pub fn count(queue: i64, under: &Under) -> i64 {
+pub fn count(queue: i64, under: &ActiveSnapshot) -> i64 {
     COUNT.read(&[arg(queue)], under).first().map_or(0, |row| row.need(1))
 }

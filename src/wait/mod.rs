@@ -6,13 +6,13 @@ pub mod waiters;
 use pgrx::pg_sys;
 
 use crate::pg::clock::{self, Moment, SECOND};
-use crate::wait::waiters::{Place, Topic};
+use crate::wait::waiters::{Topic, WaiterSlot};
 
 /// A wait for messages.
 pub struct Wait {
     until: Moment,
     pause_ms: i64,
-    place: Option<Place>,
+    place: Option<WaiterSlot>,
     /// A place on the list of those who wait has been asked for: for these topics.
     asked_for: Option<(Topic, Option<Topic>)>,
 }
@@ -41,7 +41,7 @@ impl Wait {
             self.asked_for = Some((queue, group));
             // The old one first: there is one for each session.
             self.place = None;
-            self.place = Place::take(queue, group);
+            self.place = WaiterSlot::take(queue, group);
             if self.place.is_some() {
                 // SAFETY: the backend's own latch.
                 unsafe { pg_sys::ResetLatch(pg_sys::MyLatch) };

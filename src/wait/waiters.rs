@@ -72,9 +72,9 @@ pub fn set_up() {
 
 /// A place on the list. Given back when it goes out of scope, which an ERROR brings about as well,
 /// or with the process.
-pub struct Place(());
+pub struct WaiterSlot(());
 
-impl Place {
+impl WaiterSlot {
     /// None without preload, or if the list is full.
     pub fn take(queue: Topic, group: Option<Topic>) -> Option<Self> {
         if !IS_SHARED.load(Ordering::Relaxed) {
@@ -93,7 +93,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for WaiterSlot {
     fn drop(&mut self) {
         leave();
     }

@@ -12,7 +12,7 @@ use crate::broker::housekeeping::Task;
 use crate::error::{OrRaise, Result};
 use crate::pg::clock::{self, Moment, SECOND};
 use crate::pg::error_context;
-use crate::pg::spi::{Under, connected};
+use crate::pg::spi::{ActiveSnapshot, connected};
 use crate::pg::sqlstate;
 use crate::settings;
 use crate::store::locks;
@@ -118,7 +118,7 @@ fn serve(database: pg_sys::Oid) {
 /// The queues, unless something is wrong with them.
 fn queues() -> std::result::Result<Vec<Queue>, Unwanted> {
     let queues = in_transaction("start", || match is_installed() && is_served() {
-        true => connected(|| Under::new_snapshot(queue::all)).map(Some),
+        true => connected(|| ActiveSnapshot::new_snapshot(queue::all)).map(Some),
         false => Ok(None),
     });
     match queues {
@@ -167,8 +167,9 @@ fn round(database: pg_sys::Oid) -> std::result::Result<Moment, Unwanted> {
 }
 
 fn next_timer(queues: &[Queue]) -> Option<Moment> {
-    let next = |under: &Under| Ok(queues.iter().filter_map(|q| timer::next(q.id, under)).min());
-    in_transaction("timers", || connected(|| Under::new_snapshot(next))).flatten()
+    let next =
+        |under: &ActiveSnapshot| Ok(queues.iter().filter_map(|q| timer::next(q.id, under)).min());
+    in_transaction("timers", || connected(|| ActiveSnapshot::new_snapshot(next))).flatten()
 }
 
 /// Run `body` in a transaction of its own. What goes wrong in it is a WARNING, and the worker goes

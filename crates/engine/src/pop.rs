@@ -15,7 +15,7 @@ use crate::settle::DeadLetter;
 
 /// A segment found in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundSegment {
     pub segment: u64,
     pub messages: u16,
     /// Not for this group: passed, and counted as settled.
@@ -131,7 +131,7 @@ impl<'a> Pop<'a> {
     }
 
     /// The answer to `read`: segments in order of id. `complete`: there are no more.
-    pub fn supply(&mut self, read: &Read, found: &[Found], complete: bool) {
+    pub fn supply(&mut self, read: &Read, found: &[FoundSegment], complete: bool) {
         let mut last = None;
         for segment in found {
             if self.missing() == 0 {
@@ -158,7 +158,7 @@ impl<'a> Pop<'a> {
         }
     }
 
-    fn take(&mut self, found: Found) {
+    fn take(&mut self, found: FoundSegment) {
         if found.skip {
             self.cursor.settled += i64::from(found.messages);
             self.skipped += u64::from(found.messages);

@@ -11,7 +11,7 @@ use queen_engine::cursor::{Cursor, Readiness};
 use queen_engine::holes::Snapshot;
 use queen_engine::lease::{Handle, LeaseId};
 use queen_engine::message::MessageId;
-use queen_engine::pop::{Found, Pop, Read};
+use queen_engine::pop::{FoundSegment, Pop, Read};
 use queen_engine::receipt::Receipt;
 use queen_engine::settle::{Named, Outcome, Policy, Refusal, Status, extend, settle};
 
@@ -131,7 +131,7 @@ impl World {
         Snapshot::new(&running, xmax, self.next_xid + 1, None)
     }
 
-    fn read(&self, read: &Read, limit: usize) -> Vec<Found> {
+    fn read(&self, read: &Read, limit: usize) -> Vec<FoundSegment> {
         let wanted = |id: u64, s: &Segment| match read {
             Read::Beyond { after } => id > *after,
             Read::Late { from, after, upto } => id > *after && id <= *upto && from.contains(s.xid),
@@ -139,7 +139,7 @@ impl World {
         self.log
             .iter()
             .filter(|(id, s)| matches!(s.fate, Fate::Committed(_)) && wanted(**id, s))
-            .map(|(&segment, s)| Found { segment, messages: s.messages, skip: false })
+            .map(|(&segment, s)| FoundSegment { segment, messages: s.messages, skip: false })
             .take(limit)
             .collect()
     }

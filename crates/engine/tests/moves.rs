@@ -5,7 +5,7 @@ use queen_engine::cursor::{Cursor, Drain, Start};
 use queen_engine::holes::{Holes, Snapshot};
 use queen_engine::lease::{Handle, LeaseId};
 use queen_engine::message::{MessageId, Span, Spans};
-use queen_engine::pop::{Found, Pop, Popped, Read};
+use queen_engine::pop::{FoundSegment, Pop, Popped, Read};
 use queen_engine::receipt::Ending;
 use queen_engine::settle::{Named, Policy, Refusal, Status, settle};
 
@@ -29,7 +29,7 @@ fn lease(random: u64) -> LeaseId {
 /// Pop from a log of these segments.
 fn pop(
     cursor: &Cursor,
-    log: &[Found],
+    log: &[FoundSegment],
     wanted: usize,
     max: Option<u32>,
     now: i64,
@@ -41,14 +41,15 @@ fn pop(
             Read::Beyond { after } => after,
             Read::Late { .. } => unreachable!("nothing is late here"),
         };
-        let found: Vec<Found> = log.iter().filter(|found| found.segment > after).copied().collect();
+        let found: Vec<FoundSegment> =
+            log.iter().filter(|found| found.segment > after).copied().collect();
         pop.supply(&read, &found, true);
     }
     pop.finish(Some((lease(now as u64), MINUTE)), now)
 }
 
-fn segment(segment: u64, messages: u16) -> Found {
-    Found { segment, messages, skip: false }
+fn segment(segment: u64, messages: u16) -> FoundSegment {
+    FoundSegment { segment, messages, skip: false }
 }
 
 fn ids(spans: &Spans) -> Vec<(u64, u16)> {
@@ -76,7 +77,7 @@ fn a_message_delivered_too_often_is_exhausted_and_the_rest_flows() {
 
 #[test]
 fn what_is_not_for_the_group_is_passed_and_counts_as_settled() {
-    let skipped = Found { skip: true, ..segment(1, 3) };
+    let skipped = FoundSegment { skip: true, ..segment(1, 3) };
     let popped = pop(&Cursor::default(), &[skipped, segment(2, 1)], 5, None, 0).unwrap();
     assert_eq!((ids(&popped.taken), popped.cursor.settled), (vec![(2, 0)], 3));
     let alone = pop(&Cursor::default(), &[skipped], 5, None, 0).unwrap();

@@ -12,7 +12,7 @@ use crate::broker::settle::Report;
 use crate::error::{Error, Result};
 use crate::pg::clock;
 use crate::pg::datum::Jsonb;
-use crate::store::marker::{Held, KvOutcome};
+use crate::store::marker::{KvOutcome, LiveMarker};
 
 /// A piece of JSON text.
 pub type Json = Box<RawValue>;
@@ -119,7 +119,7 @@ struct LookedUp<'a> {
     expires_at: Option<String>,
 }
 
-pub fn looked_up(index: usize, key: &str, held: Option<Held>) -> Result<Json> {
+pub fn looked_up(index: usize, key: &str, held: Option<LiveMarker>) -> Result<Json> {
     json(LookedUp {
         index,
         op: "get",
@@ -148,7 +148,11 @@ struct LookedUpMany<'a> {
     missing: Vec<&'a str>,
 }
 
-pub fn looked_up_many(index: usize, keys: &[String], held: Vec<Option<Held>>) -> Result<Json> {
+pub fn looked_up_many(
+    index: usize,
+    keys: &[String],
+    held: Vec<Option<LiveMarker>>,
+) -> Result<Json> {
     let mut rows = BTreeMap::new();
     let mut missing = Vec::new();
     for (key, held) in keys.iter().zip(held) {

@@ -20,7 +20,7 @@ use super::args;
 use super::call::Call;
 use super::push::{Message, find_queue, push};
 use crate::broker::push::delayed;
-use crate::broker::settle::{self, Item as SettleItem, settle_lease};
+use crate::broker::settle::{self, SettleItem, settle_lease};
 use crate::error::{Code, Error, OrRaise, Result};
 use crate::pg::allocator;
 use crate::pg::clock::{self, Moment};

@@ -11,10 +11,10 @@ use serde_json::value::RawValue;
 
 use super::timer::TimerOperation;
 use super::{Bundle, Lookup, Marker};
-use crate::api::push::Item as PushItem;
+use crate::api::push::PushItem;
 use crate::api::settle::{checked_partition, parse_status, target};
 use crate::api::{args, json};
-use crate::broker::settle::{Item as SettleItem, Target};
+use crate::broker::settle::{SettleItem, Target};
 use crate::error::{Error, Result};
 use crate::pg::clock::Moment;
 use crate::pg::datum::{self, Jsonb, Numeric, UuidArray};

@@ -8,12 +8,12 @@ use crate::api::args;
 use crate::broker::lookup::{self, ForPop};
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, Moment};
-use crate::pg::spi::Under;
+use crate::pg::spi::ActiveSnapshot;
 use crate::store::discovery;
 use crate::store::group::{self, Group, NewGroup, Patience, QUEUE_MODE};
 use crate::store::identity::Identity;
 use crate::store::queue::Queue;
-use crate::store::seen_snapshot::{self, Taken};
+use crate::store::seen_snapshot::{self, SeenSnapshot};
 use crate::store::segment::{self, news};
 use crate::store::tally;
 
@@ -83,10 +83,10 @@ impl Beginning {
         mode: Mode,
         queue: Option<i64>,
         last_drawn: u64,
-        taken: &Taken,
-        under: &Under,
+        taken: &SeenSnapshot,
+        under: &ActiveSnapshot,
     ) -> Self {
-        let Taken { snapshot, xmax } = taken;
+        let SeenSnapshot { snapshot, xmax } = taken;
         match mode {
             Mode::All => {
                 Self { start: Start::default(), discovery: Discovery::default(), messages: None }
@@ -118,7 +118,7 @@ impl Registration {
         identity: Identity,
     ) -> Result<Self> {
         let mode = if group == QUEUE_MODE { Mode::All } else { mode };
-        Under::new_snapshot(|under| {
+        ActiveSnapshot::new_snapshot(|under| {
             // The id before the transactions: one drawn up to here belongs to a transaction that
             // `describe` counts among the holes.
             let last_drawn = segment::last_drawn_id(under);
@@ -160,7 +160,7 @@ impl Registration {
         if self.has_messages {
             return Ok(true);
         }
-        Under::new_snapshot(|under| {
+        ActiveSnapshot::new_snapshot(|under| {
             let taken = seen_snapshot::describe(under, identity);
             let stream = &self.since;
             let late = stream.finished(&taken.snapshot);

@@ -18,11 +18,11 @@ use crate::broker::lookup;
 use crate::broker::stats::count::Count;
 use crate::error::{Code, Error, Result};
 use crate::pg::clock::{self, Moment};
-use crate::pg::spi::Under;
-use crate::store::cursor::{self, Located, Locked, Notice};
+use crate::pg::spi::ActiveSnapshot;
+use crate::store::cursor::{self, Located, LockedCursor, Notice};
 use crate::store::group::{self, Group};
 use crate::store::queue::{Options, Queue};
-use crate::store::seen_snapshot::{self, Taken};
+use crate::store::seen_snapshot::{self, SeenSnapshot};
 use crate::store::segment::{self, Row};
 use crate::store::{claim, discovery, receipt, replay, tally};
 use crate::wait::waiters::{self, Topic};
@@ -38,12 +38,13 @@ pub fn seek(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>> {
             return Ok(None);
         }
         // A partition that the group has not read gets a cursor: it is announced, so pops find it.
-        let partitions = Under::new_snapshot(|under| Ok(segment::partitions(queue.id, under)))?;
+        let partitions =
+            ActiveSnapshot::new_snapshot(|under| Ok(segment::partitions(queue.id, under)))?;
         cursor::create(group.id, partitions);
         attempt.cursors(&cursors_of(&[group.id])?).map(Some)
     })?;
     let Some(locked) = held else { return Ok(None) };
-    Under::new_snapshot(|under| {
+    ActiveSnapshot::new_snapshot(|under| {
         let last_drawn = segment::last_drawn_id(under);
         let taken = seen_snapshot::describe(under, queue.identity);
         let located = cursor::locate(locked, |_| &group.start, under)?;
@@ -75,7 +76,7 @@ fn begin_anew(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>>
     let Some(locked) = held else { return Ok(None) };
     let located = locate(group, locked)?;
     retire(queue, &located);
-    Under::new_snapshot(|under| {
+    ActiveSnapshot::new_snapshot(|under| {
         let last_drawn = segment::last_drawn_id(under);
         let taken = seen_snapshot::describe(under, queue.identity);
         let mut beginning = Beginning::of(mode, Some(queue.id), last_drawn, &taken, under);
@@ -103,8 +104,8 @@ fn renumber(queue: &Queue, group: &Group) -> i64 {
 }
 
 /// The group's cursors and claims, locked, with their states.
-fn locate(group: &Group, locked: Vec<Locked>) -> Result<Vec<Located>> {
-    Under::new_snapshot(|under| cursor::locate(locked, |_| &group.start, under))
+fn locate(group: &Group, locked: Vec<LockedCursor>) -> Result<Vec<Located>> {
+    ActiveSnapshot::new_snapshot(|under| cursor::locate(locked, |_| &group.start, under))
 }
 
 /// Take all leases away, and see that nobody who has looked before goes on from what he has seen.
@@ -134,7 +135,7 @@ pub fn seek_partition(
     partition: &str,
     mode: Mode,
 ) -> Result<Option<usize>> {
-    let is_there = Under::new_snapshot(|under| {
+    let is_there = ActiveSnapshot::new_snapshot(|under| {
         Ok(segment::oldest_from(queue.id, partition, 0, under).is_some()
             || cursor::status(group.id, &group.start, partition, under)?.is_some())
     })?;
@@ -158,9 +159,11 @@ pub fn seek_partition(
                 Ok(())
             }
         })?;
-        attempt.cursors(&Under::new_snapshot(|under| Ok(cursor::ids_in(id, &partition, under)))?)
+        attempt.cursors(&ActiveSnapshot::new_snapshot(|under| {
+            Ok(cursor::ids_in(id, &partition, under))
+        })?)
     })?;
-    Under::new_snapshot(|under| {
+    ActiveSnapshot::new_snapshot(|under| {
         let last_drawn = segment::last_drawn_id(under);
         let taken = seen_snapshot::describe(under, queue.identity);
         for located in cursor::locate(locked, |_| &group.start, under)? {
@@ -185,12 +188,13 @@ fn begin_anew_in(
         if !hold_group(attempt, queue, group)? {
             return Ok(None);
         }
-        let ids = Under::new_snapshot(|under| Ok(cursor::ids_in(group.id, partition, under)))?;
+        let ids =
+            ActiveSnapshot::new_snapshot(|under| Ok(cursor::ids_in(group.id, partition, under)))?;
         attempt.cursors(&ids).map(Some)
     })?;
     let Some(locked) = held else { return Ok(None) };
     let located = locate(group, locked)?;
-    Under::new_snapshot(|under| {
+    ActiveSnapshot::new_snapshot(|under| {
         let last_drawn = segment::last_drawn_id(under);
         let taken = seen_snapshot::describe(under, queue.identity);
         let rows = segment::rows(queue.id, partition, under);
@@ -271,7 +275,7 @@ pub fn reorder(queue: &Queue, before: &Options) -> Result<()> {
 
 /// Make an ordered group one without order, or the other way round: what is not settled stays so,
 /// with what is known of its deliveries and failures. Refused while somebody holds a lease.
-fn reorder_one(queue: &Queue, group: &Group, locked: Vec<Locked>) -> Result<()> {
+fn reorder_one(queue: &Queue, group: &Group, locked: Vec<LockedCursor>) -> Result<()> {
     let mut located = locate(group, locked)?;
     let now = clock::now();
     let void_before = queue.identity.void_before;
@@ -286,7 +290,7 @@ fn reorder_one(queue: &Queue, group: &Group, locked: Vec<Locked>) -> Result<()> 
     for located in located {
         partitions.entry(located.partition.clone()).or_default().push(located);
     }
-    Under::new_snapshot(|under| {
+    ActiveSnapshot::new_snapshot(|under| {
         let mut states = Vec::with_capacity(partitions.len());
         for (partition, located) in partitions {
             let Unordered { base, claims } = Unordered::of(group, located);
@@ -324,7 +328,7 @@ fn leases_are_live(queue: &Queue) -> Error {
 }
 
 /// Where a cursor begins in a partition that holds `rows`.
-fn start_in(rows: &[Row], mode: Mode, last_drawn: u64, taken: &Taken) -> Start {
+fn start_in(rows: &[Row], mode: Mode, last_drawn: u64, taken: &SeenSnapshot) -> Start {
     match mode {
         Mode::All => Start::default(),
         Mode::New => Start::after(last_drawn, &taken.snapshot),
@@ -357,7 +361,7 @@ pub fn unsubscribe(queue: Option<&Queue>, group: &Group) -> Result<()> {
 /// Remove every visible message of the queue; returns how many.
 pub fn purge(queue: &Queue) -> Result<i64> {
     let (groups, locked) = hold_all(&queue.name, |attempt| hold_everything(attempt, queue))?;
-    Under::new_snapshot(|under| {
+    ActiveSnapshot::new_snapshot(|under| {
         let taken = seen_snapshot::describe(under, queue.identity);
         let mut count = Count::take(queue.id, &taken, None, under)?;
         count.need_newest()?;

@@ -30,7 +30,7 @@ use crate::error::Result;
 use crate::pg::clock::{self, SECOND};
 use crate::pg::statement_timeout::StatementTimeout;
 use crate::pg::subtransaction::{all_or_nothing, undone};
-use crate::store::cursor::{self, Locked};
+use crate::store::cursor::{self, LockedCursor};
 use crate::store::locks::Lock;
 use crate::wait::waiters::{self, Topic};
 
@@ -140,7 +140,7 @@ impl Attempt {
 
     /// Lock cursors and claims in the given order, which is ascending; those that are gone drop
     /// out. The caller reads their states after this, under a newer snapshot.
-    pub fn cursors(&self, ids: &[u64]) -> Result<Vec<Locked>> {
+    pub fn cursors(&self, ids: &[u64]) -> Result<Vec<LockedCursor>> {
         let mut locked = Vec::with_capacity(ids.len());
         for &id in ids {
             locked.extend(self.wait(Wanted::Cursor(id), || cursor::lock_row(id))?);

@@ -6,8 +6,8 @@ pub mod attempt;
 use crate::broker::hold::attempt::Attempt;
 use crate::broker::lookup;
 use crate::error::Result;
-use crate::pg::spi::Under;
-use crate::store::cursor::{self, Locked};
+use crate::pg::spi::ActiveSnapshot;
+use crate::store::cursor::{self, LockedCursor};
 use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
 use crate::store::{discovery, locks};
@@ -50,13 +50,16 @@ pub fn forget_search(attempt: &Attempt, group: &Group) -> Result<()> {
 pub fn hold_queue(attempt: &Attempt, queue: &Queue) -> Result<Vec<Group>> {
     // Before the look at claims: its snapshot shows none that is not committed.
     attempt.whole(locks::first_reads(queue.id));
-    let groups = Under::new_snapshot(|under| group::of_queue(&queue.name, under))?;
+    let groups = ActiveSnapshot::new_snapshot(|under| group::of_queue(&queue.name, under))?;
     hold_rows(attempt, groups.iter().map(|group| group.id).collect())?;
     Ok(groups)
 }
 
 /// Hold the queue alone, with its groups and all their cursors and claims.
-pub fn hold_everything(attempt: &Attempt, queue: &Queue) -> Result<(Vec<Group>, Vec<Locked>)> {
+pub fn hold_everything(
+    attempt: &Attempt,
+    queue: &Queue,
+) -> Result<(Vec<Group>, Vec<LockedCursor>)> {
     // Before the cursors: a transaction that has counted, and not ended, may still settle a
     // message.
     attempt.whole(locks::tally(queue.id));
@@ -68,5 +71,5 @@ pub fn hold_everything(attempt: &Attempt, queue: &Queue) -> Result<(Vec<Group>, 
 
 /// The cursors of groups, ascending.
 pub fn cursors_of(groups: &[i64]) -> Result<Vec<u64>> {
-    Under::new_snapshot(|under| Ok(cursor::ids_of(groups, under)))
+    ActiveSnapshot::new_snapshot(|under| Ok(cursor::ids_of(groups, under)))
 }

@@ -14,16 +14,16 @@ use queen_engine::pop::Pop;
 
 use crate::error::Result;
 use crate::pg::clock::{self, Moment, SECOND};
-use crate::pg::session_cache::Memory;
-use crate::pg::spi::{Under, one_snapshot_per_transaction};
+use crate::pg::session_cache::SessionCache;
+use crate::pg::spi::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::store::claim;
-use crate::store::cursor::{self, Attempt, Located};
+use crate::store::cursor::{self, Located, LockAttempt};
 use crate::store::group::{self, Group};
 use crate::store::locks;
 use crate::store::queue::Queue;
-use crate::store::seen_snapshot::{self, Taken};
-use crate::store::segment::{Batch, Log, Stored};
-use crate::store::sweep::Step;
+use crate::store::seen_snapshot::{self, SeenSnapshot};
+use crate::store::segment::{Log, LogPage, Stored};
+use crate::store::sweep::SweepStep;
 
 /// Claims, or messages, looked at at a time.
 const CHUNK: usize = 1000;
@@ -37,14 +37,14 @@ const REMEMBERED: usize = 1024;
 
 thread_local! {
     /// The partition at which the last step of a group ended.
-    static ENDED_AT: Memory<i64, String> = Memory::of(REMEMBERED);
+    static ENDED_AT: SessionCache<i64, String> = SessionCache::of(REMEMBERED);
 }
 
 /// One bounded step on one queue; counts claims.
-pub fn step(queue: &Queue) -> Result<Step> {
+pub fn step(queue: &Queue) -> Result<SweepStep> {
     let until = clock::now() + LONGEST_STEP;
-    Under::new_snapshot(|under| {
-        let mut all = Step::default();
+    ActiveSnapshot::new_snapshot(|under| {
+        let mut all = SweepStep::default();
         for group in group::of_queue(&queue.name, under)? {
             let from = ENDED_AT.with(|ends| ends.take(&group.id)).unwrap_or_default();
             let mut next = claim::next_partition(group.id, &from);
@@ -73,7 +73,7 @@ fn fold(
     group: &Group,
     partition: &str,
     until: Moment,
-    under: &Under,
+    under: &ActiveSnapshot,
 ) -> Result<u64> {
     let found = cursor::status(group.id, &group.start, partition, under)?;
     let before = match &found {
@@ -88,8 +88,8 @@ fn fold(
     }
     let base = match found {
         Some((located, place)) => match cursor::lock_if_newest(&located, place, under)? {
-            Attempt::Locked => located,
-            Attempt::Taken | Attempt::MovedOn => return Ok(0),
+            LockAttempt::Locked => located,
+            LockAttempt::HeldByAnother | LockAttempt::MovedOn => return Ok(0),
         },
         // One transaction may sweep many queues.
         None if !locks::has_spare() => return Ok(0),
@@ -109,13 +109,13 @@ pub fn fold_locked(
     group: &Group,
     partition: &str,
     until: Moment,
-    under: &Under,
+    under: &ActiveSnapshot,
 ) -> Result<()> {
     let keeps_claims = one_snapshot_per_transaction();
     let (base, before) = match cursor::status(group.id, &group.start, partition, under)? {
         Some((base, place)) => match cursor::lock_if_newest(&base, place, under)? {
-            Attempt::Locked => (base.clone(), base.cursor),
-            Attempt::Taken | Attempt::MovedOn => return Ok(()),
+            LockAttempt::Locked => (base.clone(), base.cursor),
+            LockAttempt::HeldByAnother | LockAttempt::MovedOn => return Ok(()),
         },
         None if !cursor::try_read_first(queue.id, group.id) => return Ok(()),
         None => match cursor::insert_if_new(group.id, partition) {
@@ -136,7 +136,7 @@ pub fn fold_locked(
 
 /// Remove the claims that are over, and count them in the state that follows that of `base`, which is
 /// locked.
-fn write(base: &Located, mut after: Cursor, over: &[Located], under: &Under) -> u64 {
+fn write(base: &Located, mut after: Cursor, over: &[Located], under: &ActiveSnapshot) -> u64 {
     let mut removed = 0;
     for some in over.chunks(CHUNK) {
         let ids: Vec<u64> = some.iter().map(|claim| claim.id).collect();
@@ -162,7 +162,7 @@ pub fn all_passed(
     group: &Group,
     partition: &str,
     cursor: Cursor,
-    under: &Under,
+    under: &ActiveSnapshot,
 ) -> Result<Cursor> {
     Folding::new(queue, group, partition, Moment::MAX, under).move_on(cursor, usize::MAX)
 }
@@ -171,12 +171,12 @@ struct Folding<'a> {
     group: i64,
     partition: &'a str,
     log: Log<'a>,
-    taken: Taken,
+    taken: SeenSnapshot,
     until: Moment,
     void_before: Moment,
     /// The lowest message that the cursor was moved over here.
     lowest_passed: Cell<MessageId>,
-    under: &'a Under,
+    under: &'a ActiveSnapshot,
 }
 
 impl<'a> Folding<'a> {
@@ -185,7 +185,7 @@ impl<'a> Folding<'a> {
         group: &Group,
         partition: &'a str,
         until: Moment,
-        under: &'a Under,
+        under: &'a ActiveSnapshot,
     ) -> Self {
         let log = Log {
             queue: queue.id,
@@ -262,7 +262,7 @@ impl<'a> Folding<'a> {
 
     /// Whether what becomes of the claim is found by itself. That may not be so where its lease was
     /// over before it was there for all to see.
-    fn can_pass(&self, row: claim::Row) -> Result<bool> {
+    fn can_pass(&self, row: claim::ClaimRow) -> Result<bool> {
         if row.is_own {
             return Ok(false);
         }
@@ -279,7 +279,7 @@ impl<'a> Folding<'a> {
     fn read_up_to(&self, last: u64, log: &Log<'_>, pop: &mut Pop<'_>) {
         while let Some(read) = pop.next_read() {
             let limit = pop.missing();
-            let Batch { stored, .. } =
+            let LogPage { stored, .. } =
                 log.read(&read, limit, &self.taken.snapshot.holes, self.under);
             let count = stored.len();
             let found: Vec<_> =
@@ -316,7 +316,7 @@ impl<'a> Folding<'a> {
     /// The first of these that is left.
     fn add_settled(
         &self,
-        rows: Vec<claim::Row>,
+        rows: Vec<claim::ClaimRow>,
         cursor: &Cursor,
         over: &mut Vec<Located>,
     ) -> Result<Option<MessageId>> {

@@ -8,11 +8,11 @@ use crate::broker::push::delayed;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment, SECOND};
 use crate::pg::datum::random;
-use crate::pg::spi::Under;
-use crate::store::cursor::{self, Attempt, Notice};
+use crate::pg::spi::ActiveSnapshot;
+use crate::store::cursor::{self, LockAttempt, Notice};
 use crate::store::group::{self, Group};
 use crate::store::queue::{self, Queue};
-use crate::store::sweep::{self, PASSES, Step};
+use crate::store::sweep::{self, PASSES, SweepStep};
 use crate::store::unit::Unit;
 use crate::store::{claim, discovery, locks, receipt, seen_snapshot, timer};
 
@@ -62,7 +62,7 @@ impl Task {
     }
 
     /// One bounded step, over all queues.
-    pub fn step(self) -> Result<Step> {
+    pub fn step(self) -> Result<SweepStep> {
         let now = clock::now();
         match self {
             Task::Markers => Ok(sweep::markers(now)),
@@ -72,8 +72,8 @@ impl Task {
                 Ok(sweep::orphans())
             }
             Task::Timers | Task::Leases | Task::Claims | Task::Messages => {
-                let mut all = Step::default();
-                let mut queues = Under::new_snapshot(queue::all)?;
+                let mut all = SweepStep::default();
+                let mut queues = ActiveSnapshot::new_snapshot(queue::all)?;
                 // Start at a random queue: one transaction may take a bounded number of locks, and
                 // the first queues would always use it up.
                 if queues.len() > locks::spare() {
@@ -92,26 +92,26 @@ impl Task {
     }
 
     /// One bounded step on one queue.
-    pub fn step_of(self, queue: &Queue) -> Result<Step> {
+    pub fn step_of(self, queue: &Queue) -> Result<SweepStep> {
         match self {
             Task::Timers => {
-                let next = Under::new_snapshot(|under| Ok(timer::next(queue.id, under)))?;
+                let next = ActiveSnapshot::new_snapshot(|under| Ok(timer::next(queue.id, under)))?;
                 let moved = delayed::deliver_due(queue, next, STEP)?;
-                Ok(Step { removed: moved as u64, goes_on: moved == STEP })
+                Ok(SweepStep { removed: moved as u64, goes_on: moved == STEP })
             }
             Task::Leases => reclaim(queue, clock::now()),
             Task::Claims => fold_claims::step(queue),
             Task::Messages => retention::step(queue),
-            _ => Ok(Step::default()),
+            _ => Ok(SweepStep::default()),
         }
     }
 }
 
 /// Put back what expired leases hold, so that it is found as soon as somebody looks. Begins where
 /// the group's search has come to: before that, others have looked.
-fn reclaim(queue: &Queue, now: Moment) -> Result<Step> {
-    Under::new_snapshot(|under| {
-        let mut all = Step::default();
+fn reclaim(queue: &Queue, now: Moment) -> Result<SweepStep> {
+    ActiveSnapshot::new_snapshot(|under| {
+        let mut all = SweepStep::default();
         for group in group::of_queue(&queue.name, under)? {
             let (_, found) = discovery::newest(group.id, under)?.unwrap_or_default();
             let mut from = found.due;
@@ -139,7 +139,7 @@ fn reclaim_in(
     group: &Group,
     unit: Unit<'_>,
     now: Moment,
-    under: &Under,
+    under: &ActiveSnapshot,
 ) -> Result<u64> {
     let status = match unit {
         Unit::Partition(name) => cursor::status(group.id, &group.start, name, under)?,
@@ -150,7 +150,7 @@ fn reclaim_in(
     let Some((located, place)) = status else { return Ok(0) };
     let mut state = located.cursor.clone();
     let ended = state.reclaim(now, queue.identity.void_before);
-    if ended.is_empty() || cursor::try_lock(&located, place, under)? != Attempt::Locked {
+    if ended.is_empty() || cursor::try_lock(&located, place, under)? != LockAttempt::Locked {
         return Ok(0);
     }
     let xid = seen_snapshot::assign_xid(queue.identity);

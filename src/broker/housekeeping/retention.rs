@@ -14,24 +14,24 @@ use queen_engine::message::{MessageId, Span, Spans};
 use crate::broker::stats::count::{Count, WORTH_WRITING, settle_baseline};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
-use crate::pg::spi::Under;
-use crate::pg::table::Place;
+use crate::pg::spi::ActiveSnapshot;
+use crate::pg::table::RowLocation;
 use crate::store::claim;
-use crate::store::cursor::{self, Attempt, Located, Notice};
+use crate::store::cursor::{self, Located, LockAttempt, Notice};
 use crate::store::group::{self, Group};
 use crate::store::locks;
 use crate::store::queue::Queue;
 use crate::store::seen_snapshot;
 use crate::store::segment::{self, News, news};
-use crate::store::sweep::Step;
+use crate::store::sweep::SweepStep;
 use crate::store::{receipt, tally};
 
 /// Segments looked at in one step.
 const STEP: usize = 1000;
 
 /// One step on one queue.
-pub fn step(queue: &Queue) -> Result<Step> {
-    Under::new_snapshot(|under| {
+pub fn step(queue: &Queue) -> Result<SweepStep> {
+    ActiveSnapshot::new_snapshot(|under| {
         let taken = seen_snapshot::describe(under, queue.identity);
         let mut count = Count::take(queue.id, &taken, Some(10 * STEP), under)?;
         let now = clock::now();
@@ -46,13 +46,13 @@ pub fn step(queue: &Queue) -> Result<Step> {
         if !(is_due || is_new) || !count.is_complete() {
             let goes_on = !count.is_complete();
             count.keep(if goes_on { 1 } else { WORTH_WRITING })?;
-            return Ok(Step { removed: 0, goes_on });
+            return Ok(SweepStep { removed: 0, goes_on });
         }
         if !tally::try_lead(queue.id, count.revision())? {
-            return Ok(Step::default());
+            return Ok(SweepStep::default());
         }
         if !groups.iter().all(group::try_hold) {
-            return Ok(Step::default());
+            return Ok(SweepStep::default());
         }
         groups.iter_mut().for_each(|group| settle_baseline(&count, group, under));
         let snapshot = &taken.snapshot;
@@ -84,7 +84,7 @@ struct Retaining<'a> {
     ages: Ages<'a>,
     groups: Vec<Group>,
     snapshot: &'a Snapshot,
-    under: &'a Under,
+    under: &'a ActiveSnapshot,
 }
 
 /// How a segment stands with a group.
@@ -104,16 +104,16 @@ enum Standing {
 /// A group's cursor of the partition at hand, if there is one.
 struct Reader<'a> {
     group: &'a Group,
-    found: Option<(Located, Place)>,
+    found: Option<(Located, RowLocation)>,
     cursor: Cursor,
     now: Moment,
     void_before: Moment,
     /// In a group without order: claims of the messages in question, by segment.
-    claims: Option<HashMap<u64, Vec<(Located, Place)>>>,
+    claims: Option<HashMap<u64, Vec<(Located, RowLocation)>>>,
 }
 
 impl Retaining<'_> {
-    fn run(&self, count: &mut Count) -> Result<Step> {
+    fn run(&self, count: &mut Count) -> Result<SweepStep> {
         let queue = self.ages.queue.id;
         let before = count.tally.clone();
         let (xid, key) = count.tally.swept.clone();
@@ -152,7 +152,7 @@ impl Retaining<'_> {
             true => drop(count.keep(WORTH_WRITING)?),
             false => count.write(),
         }
-        Ok(Step { removed, goes_on })
+        Ok(SweepStep { removed, goes_on })
     }
 
     /// How many more partitions this transaction may clean: each takes a lock in a group without
@@ -203,8 +203,8 @@ impl Retaining<'_> {
         group: &Group,
         partition: &str,
         rows: &[News],
-    ) -> Result<HashMap<u64, Vec<(Located, Place)>>> {
-        let mut claims: HashMap<u64, Vec<(Located, Place)>> = HashMap::new();
+    ) -> Result<HashMap<u64, Vec<(Located, RowLocation)>>> {
+        let mut claims: HashMap<u64, Vec<(Located, RowLocation)>> = HashMap::new();
         for row in claim::visible(group.id, partition, &messages_of(rows), self.under) {
             let segment = row.message.segment();
             claims.entry(segment).or_default().push(row.locate(self.under)?);
@@ -230,7 +230,7 @@ impl Retaining<'_> {
         let (group, partition) = (reader.group.id, &gone[0].segment.key.0);
         let holds = match &reader.found {
             Some((located, place)) => {
-                cursor::try_lock(located, *place, self.under)? == Attempt::Locked
+                cursor::try_lock(located, *place, self.under)? == LockAttempt::Locked
             }
             // A new cursor is locked: no consumer reads the partition first. This transaction holds
             // the group's row.
@@ -250,7 +250,7 @@ impl Retaining<'_> {
         }
         for (located, place) in gone.iter().flat_map(|row| of(claims, row)) {
             if located.cursor.open() > 0
-                && cursor::try_lock(located, *place, self.under)? != Attempt::Locked
+                && cursor::try_lock(located, *place, self.under)? != LockAttempt::Locked
             {
                 return Ok(false);
             }
@@ -302,7 +302,10 @@ impl Retaining<'_> {
 }
 
 /// The claims in a segment.
-fn of<'a>(claims: &'a HashMap<u64, Vec<(Located, Place)>>, row: &News) -> &'a [(Located, Place)] {
+fn of<'a>(
+    claims: &'a HashMap<u64, Vec<(Located, RowLocation)>>,
+    row: &News,
+) -> &'a [(Located, RowLocation)] {
     claims.get(&row.segment.key.1).map_or(&[], Vec::as_slice)
 }
 
@@ -348,10 +351,10 @@ impl Reader<'_> {
         }
     }
 
-    fn standing_unordered(&self, row: &News, claims: &[(Located, Place)]) -> Standing {
+    fn standing_unordered(&self, row: &News, claims: &[(Located, RowLocation)]) -> Standing {
         let (xid, segment) = (row.segment.xid, row.segment.key.1);
         let has_read = self.cursor.has_read(segment, xid);
-        let is_live = |(located, _): &(Located, Place)| {
+        let is_live = |(located, _): &(Located, RowLocation)| {
             located.cursor.live_lease(self.now, self.void_before).is_some()
         };
         if claims.iter().any(is_live) {

@@ -21,14 +21,14 @@ use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::datum::{Jsonb, ResultContext, random};
 use crate::pg::scratch::Scratch;
-use crate::pg::spi::Under;
-use crate::pg::table::Place;
-use crate::store::cursor::{self, Attempt, Located, Notice};
+use crate::pg::spi::ActiveSnapshot;
+use crate::pg::table::RowLocation;
+use crate::store::cursor::{self, Located, LockAttempt, Notice};
 use crate::store::group::Group;
 use crate::store::lease_set::Covered;
 use crate::store::queue::{DEAD_LETTER, Queue};
-use crate::store::seen_snapshot::{self, Taken};
-use crate::store::segment::{Batch, Contents, Log, Stored, Unpacked};
+use crate::store::seen_snapshot::{self, SeenSnapshot};
+use crate::store::segment::{Contents, Log, LogPage, Stored, Unpacked};
 use crate::store::unit::Unit;
 use crate::store::{dead_letter, lease_set, receipt, tally};
 
@@ -88,7 +88,7 @@ impl Unpacking {
 }
 
 /// What became of one partition.
-pub enum Tried {
+pub enum PartitionResult {
     Took,
     /// And there may be more.
     TookSome,
@@ -104,16 +104,16 @@ pub enum Tried {
 
 /// What a look at one partition found.
 enum Look<'t> {
-    Nothing(Tried),
+    Nothing(PartitionResult),
     Something(Box<Something<'t>>),
 }
 
 impl Look<'_> {
     /// What would have become of it.
-    fn tried(self) -> Tried {
+    fn tried(self) -> PartitionResult {
         match self {
             Look::Nothing(tried) => tried,
-            Look::Something(_) => Tried::Took,
+            Look::Something(_) => PartitionResult::Took,
         }
     }
 }
@@ -121,7 +121,7 @@ impl Look<'_> {
 /// A pop that has found something.
 struct Something<'t> {
     /// The cursor and where it lies, unless it is new.
-    found: Option<(Located, Place)>,
+    found: Option<(Located, RowLocation)>,
     pop: Pop<'t>,
     /// The segments it has read.
     segments: HashMap<u64, Stored>,
@@ -173,7 +173,7 @@ impl<'a> Taking<'a> {
     }
 
     /// Take what was asked for. True if a partition was moved on in the meantime.
-    pub fn run(&mut self, under: &Under) -> Result<bool> {
+    pub fn run(&mut self, under: &ActiveSnapshot) -> Result<bool> {
         let taken = seen_snapshot::describe(under, self.queue.identity);
         let mut moved_on = false;
         // In an ordered group a named partition is all there is to look at.
@@ -189,7 +189,7 @@ impl<'a> Taking<'a> {
         Ok(moved_on)
     }
 
-    fn search(&mut self, taken: &Taken, under: &Under) -> Result<bool> {
+    fn search(&mut self, taken: &SeenSnapshot, under: &ActiveSnapshot) -> Result<bool> {
         let mut search =
             Search::open(self.group, self.queue, self.now, taken, under, self.discovery);
         let mut moved_on = false;
@@ -262,9 +262,9 @@ impl<'a> Taking<'a> {
     fn try_each(
         &mut self,
         partitions: Vec<String>,
-        taken: &Taken,
-        under: &Under,
-        resolve: &mut dyn FnMut(&str, &Tried),
+        taken: &SeenSnapshot,
+        under: &ActiveSnapshot,
+        resolve: &mut dyn FnMut(&str, &PartitionResult),
     ) -> Result<bool> {
         let mut moved_on = false;
         for partition in partitions {
@@ -278,14 +278,14 @@ impl<'a> Taking<'a> {
                 true => self.try_one(&partition, taken, under)?,
                 false => self.try_unit(Unit::named(&partition), taken, under)?,
             };
-            moved_on |= matches!(tried, Tried::MovedOn);
+            moved_on |= matches!(tried, PartitionResult::MovedOn);
             resolve(&partition, &tried);
         }
         Ok(moved_on)
     }
 
     /// Whether there is something to take, taking nothing.
-    pub fn peek(&self, under: &Under) -> Result<bool> {
+    pub fn peek(&self, under: &ActiveSnapshot) -> Result<bool> {
         let taken = seen_snapshot::describe(under, self.queue.identity);
         let mut search =
             Search::open(self.group, self.queue, self.now, &taken, under, self.discovery);
@@ -300,7 +300,7 @@ impl<'a> Taking<'a> {
                     true => self.look(&name, &taken, under)?.tried(),
                     false => self.look_at_unit(Unit::named(&name), &taken, under)?,
                 };
-                is_there = matches!(tried, Tried::Took | Tried::TookSome);
+                is_there = matches!(tried, PartitionResult::Took | PartitionResult::TookSome);
                 if is_there {
                     break;
                 }
@@ -312,14 +312,19 @@ impl<'a> Taking<'a> {
     }
 
     /// Read what a partition has to give, without a lock.
-    fn look<'t>(&self, partition: &str, taken: &'t Taken, under: &Under) -> Result<Look<'t>> {
+    fn look<'t>(
+        &self,
+        partition: &str,
+        taken: &'t SeenSnapshot,
+        under: &ActiveSnapshot,
+    ) -> Result<Look<'t>> {
         let found = cursor::status(self.group.id, &self.group.start, partition, under)?;
         let cursor = match &found {
             Some((located, _)) => located.cursor.clone(),
             None => Cursor::new(self.group.start.clone()),
         };
         if let Readiness::At(_) = cursor.readiness(self.now, self.queue.identity.void_before) {
-            return Ok(Look::Nothing(Tried::Nothing));
+            return Ok(Look::Nothing(PartitionResult::Nothing));
         }
         let log = self.log(partition, cursor.since);
         let missing = self.wanted.batch - self.deliveries.len();
@@ -329,8 +334,8 @@ impl<'a> Taking<'a> {
         if pop.found_any() {
             return Ok(Look::Something(Box::new(Something { found, pop, segments })));
         }
-        let too_young = |(segment, xid)| Tried::TooYoung(segment, xid);
-        Ok(Look::Nothing(held_back.map_or(Tried::Nothing, too_young)))
+        let too_young = |(segment, xid)| PartitionResult::TooYoung(segment, xid);
+        Ok(Look::Nothing(held_back.map_or(PartitionResult::Nothing, too_young)))
     }
 
     fn log<'p>(&self, partition: &'p str, since: Option<Moment>) -> Log<'p> {
@@ -346,7 +351,12 @@ impl<'a> Taking<'a> {
     }
 
     /// Look; and if there is something, lock, write the next state, deliver.
-    fn try_one(&mut self, partition: &str, taken: &Taken, under: &Under) -> Result<Tried> {
+    fn try_one(
+        &mut self,
+        partition: &str,
+        taken: &SeenSnapshot,
+        under: &ActiveSnapshot,
+    ) -> Result<PartitionResult> {
         let something = match self.look(partition, taken, under)? {
             Look::Nothing(tried) => return Ok(tried),
             Look::Something(something) => something,
@@ -355,17 +365,17 @@ impl<'a> Taking<'a> {
         let log = self.log(partition, pop.since());
         let located = match found {
             Some((located, place)) => match cursor::try_lock(&located, place, under)? {
-                Attempt::Locked if !self.is_current()? => return Ok(Tried::MovedOn),
-                Attempt::Locked => located,
-                Attempt::Taken => return Ok(Tried::Locked),
-                Attempt::MovedOn => return Ok(Tried::MovedOn),
+                LockAttempt::Locked if !self.is_current()? => return Ok(PartitionResult::MovedOn),
+                LockAttempt::Locked => located,
+                LockAttempt::HeldByAnother => return Ok(PartitionResult::Locked),
+                LockAttempt::MovedOn => return Ok(PartitionResult::MovedOn),
             },
             None if !cursor::try_read_first(self.queue.id, self.group.id) => {
-                return Ok(Tried::Locked);
+                return Ok(PartitionResult::Locked);
             }
             None if !self.is_current()? => {
                 cursor::give_up_reading(self.queue.id, self.group.id);
-                return Ok(Tried::MovedOn);
+                return Ok(PartitionResult::MovedOn);
             }
             None => match cursor::try_create_read(self.group.id, partition)? {
                 // The state of this cursor knows nothing of messages that a sweep or a purge has
@@ -374,12 +384,12 @@ impl<'a> Taking<'a> {
                 // removes messages that the group has not read.
                 Some(_) if !tally::is_as_seen(self.queue.id, under)? => {
                     cursor::moved_on()?;
-                    return Ok(Tried::MovedOn);
+                    return Ok(PartitionResult::MovedOn);
                 }
                 Some(located) => located,
                 None => {
                     cursor::give_up_reading(self.queue.id, self.group.id);
-                    return Ok(Tried::Locked);
+                    return Ok(PartitionResult::Locked);
                 }
             },
         };
@@ -393,20 +403,20 @@ impl<'a> Taking<'a> {
         pop: Pop<'_>,
         segments: &mut HashMap<u64, Stored>,
         log: &Log<'_>,
-        under: &Under,
-    ) -> Result<Tried> {
+        under: &ActiveSnapshot,
+    ) -> Result<PartitionResult> {
         let lease = self.lease(located.id);
-        let Some(popped) = pop.finish(lease, self.now) else { return Ok(Tried::Nothing) };
+        let Some(popped) = pop.finish(lease, self.now) else { return Ok(PartitionResult::Nothing) };
         self.write(located, &popped);
         self.has_written = true;
         if popped.taken.is_empty() {
-            return Ok(Tried::Nothing);
+            return Ok(PartitionResult::Nothing);
         }
         fetch_missing(segments, &popped.taken, log, under);
         self.covered.push((located.id, located.message));
         self.partitions.insert(located.partition.clone());
         self.deliver(&located.partition, &popped.taken, segments, lease);
-        Ok(Tried::Took)
+        Ok(PartitionResult::Took)
     }
 
     /// The lease for what is taken from this cursor, or under this claim; None with `auto_ack`.
@@ -480,15 +490,16 @@ const FIRST_SEGMENTS: usize = 8;
 fn read_log(
     pop: &mut Pop<'_>,
     log: &Log<'_>,
-    taken: &Taken,
-    under: &Under,
+    taken: &SeenSnapshot,
+    under: &ActiveSnapshot,
 ) -> (HashMap<u64, Stored>, Option<(u64, u64)>) {
     let mut first_held_back = None;
     let mut segments = HashMap::new();
     let mut limit = FIRST_SEGMENTS;
     while let Some(read) = pop.next_read() {
         let limit_now = limit.min(pop.missing());
-        let Batch { stored, held_back } = log.read(&read, limit_now, &taken.snapshot.holes, under);
+        let LogPage { stored, held_back } =
+            log.read(&read, limit_now, &taken.snapshot.holes, under);
         let found: Vec<_> = stored.iter().map(Stored::found).collect();
         pop.supply(&read, &found, held_back.is_none() && stored.len() < limit_now);
         if held_back.is_some() {
@@ -503,7 +514,12 @@ fn read_log(
 }
 
 /// Segments of messages that came back: the log was not read for them.
-fn fetch_missing(segments: &mut HashMap<u64, Stored>, taken: &Spans, log: &Log<'_>, under: &Under) {
+fn fetch_missing(
+    segments: &mut HashMap<u64, Stored>,
+    taken: &Spans,
+    log: &Log<'_>,
+    under: &ActiveSnapshot,
+) {
     let missing: Spans =
         taken.iter().filter(|span| !segments.contains_key(&span.segment)).collect();
     if !missing.is_empty() {

@@ -9,15 +9,15 @@ use std::collections::HashSet;
 use queen_engine::discovery::Discovery;
 use queen_engine::tally::Arrived;
 
-use crate::broker::pop::Tried;
+use crate::broker::pop::PartitionResult;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
-use crate::pg::session_cache::Memory;
-use crate::pg::spi::{Under, one_snapshot_per_transaction};
+use crate::pg::session_cache::SessionCache;
+use crate::pg::spi::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::store::discovery;
 use crate::store::group::Group;
 use crate::store::queue::Queue;
-use crate::store::seen_snapshot::Taken;
+use crate::store::seen_snapshot::SeenSnapshot;
 use crate::store::segment::{self, Leap, News, news};
 
 /// With fewer open partitions than this, every few pops the sources are read on.
@@ -40,7 +40,7 @@ thread_local! {
     /// What pops that found nothing have passed. They write nothing, so it is kept here, as a
     /// cache: what is in it is true of the database whether or not anybody remembers it. With the
     /// revision it was derived from, by group and registration.
-    static MEMORY: Memory<(i64, Moment), (i64, Discovery)> = Memory::of(REMEMBERED);
+    static MEMORY: SessionCache<(i64, Moment), (i64, Discovery)> = SessionCache::of(REMEMBERED);
     static TURN: std::cell::Cell<u64> =
         std::cell::Cell::new(u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15));
 }
@@ -51,8 +51,8 @@ pub struct Search<'a> {
     queue: i64,
     /// Messages are not delivered before they are this old.
     delay: i64,
-    taken: &'a Taken,
-    under: &'a Under,
+    taken: &'a SeenSnapshot,
+    under: &'a ActiveSnapshot,
     now: Moment,
     base: i64,
     state: Discovery,
@@ -75,8 +75,8 @@ impl<'a> Search<'a> {
         group: &'a Group,
         queue: &Queue,
         now: Moment,
-        taken: &'a Taken,
-        under: &'a Under,
+        taken: &'a SeenSnapshot,
+        under: &'a ActiveSnapshot,
         newest: &(i64, Discovery),
     ) -> Self {
         let base = newest.0;
@@ -139,18 +139,20 @@ impl<'a> Search<'a> {
     /// Something was taken from this partition, or it was looked at in vain. One that somebody has
     /// locked stays, for they may roll back; and one with nothing but what is too young, unless
     /// that will be met again.
-    pub fn resolve(&mut self, partition: &str, tried: &Tried) {
+    pub fn resolve(&mut self, partition: &str, tried: &PartitionResult) {
         match tried {
-            Tried::Took => (),
-            Tried::Nothing => self.in_vain += 1,
-            Tried::TooYoung(segment, xid) => {
+            PartitionResult::Took => (),
+            PartitionResult::Nothing => self.in_vain += 1,
+            PartitionResult::TooYoung(segment, xid) => {
                 self.in_vain += 1;
                 let key = (partition.to_owned(), *segment);
                 if self.state.segments.has_passed(*xid, &key) {
                     return;
                 }
             }
-            Tried::TookSome | Tried::Locked | Tried::MovedOn => return,
+            PartitionResult::TookSome | PartitionResult::Locked | PartitionResult::MovedOn => {
+                return;
+            }
         }
         self.resolved.insert(partition.to_owned());
     }

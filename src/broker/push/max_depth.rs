@@ -7,12 +7,12 @@
 use crate::broker::stats::count;
 use crate::error::{Code, Error, Result};
 use crate::pg::clock::{self, Moment, SECOND};
-use crate::pg::session_cache::Memory;
-use crate::pg::spi::Under;
+use crate::pg::session_cache::SessionCache;
+use crate::pg::spi::ActiveSnapshot;
 use crate::store::queue::Queue;
 
 #[derive(Clone, Copy)]
-struct Known {
+struct KnownDepth {
     depth: i64,
     at: Moment,
     cost: i64,
@@ -26,7 +26,7 @@ const LONG: i64 = SECOND / 2;
 const REMEMBERED: usize = 256;
 
 thread_local! {
-    static KNOWN: Memory<i64, Known> = Memory::of(REMEMBERED);
+    static KNOWN: SessionCache<i64, KnownDepth> = SessionCache::of(REMEMBERED);
 }
 
 /// Let `messages` in, or refuse: QN020.
@@ -52,7 +52,7 @@ pub fn admit(queue: &Queue, messages: usize) -> Result<()> {
     }
 }
 
-impl Known {
+impl KnownDepth {
     fn holds(&self, now: Moment, max: i64) -> bool {
         let age = now - self.at;
         let span = 20 * self.cost;
@@ -62,7 +62,7 @@ impl Known {
     }
 }
 
-fn measure(queue: &Queue, now: Moment) -> Result<Known> {
-    let depth = Under::new_snapshot(|under| count::depth_and_keep(queue, under))?;
-    Ok(Known { depth, at: now, cost: clock::now() - now, pushed: 0 })
+fn measure(queue: &Queue, now: Moment) -> Result<KnownDepth> {
+    let depth = ActiveSnapshot::new_snapshot(|under| count::depth_and_keep(queue, under))?;
+    Ok(KnownDepth { depth, at: now, cost: clock::now() - now, pushed: 0 })
 }

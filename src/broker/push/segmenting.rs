@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use queen_engine::message::{MessageId, SEGMENT_CAPACITY};
 
-use crate::api::push::{Message, Pushed, Status};
+use crate::api::push::{Message, PushStatus, Pushed};
 use crate::error::Result;
 use crate::pg::clock;
 use crate::store::queue::Queue;
@@ -22,7 +22,7 @@ pub fn push_to(queue: &Queue, partition: &str, messages: &[&Message]) -> Result<
     waiters::touch(Topic::queue(&queue.name));
     let xid = seen_snapshot::assign_xid(queue.identity);
     let now = clock::now();
-    let mut batch = Batch::new(messages);
+    let mut batch = PushBatch::new(messages);
     batch.admit(queue, partition, now);
     let chunks = batch.cut();
     if chunks.is_empty() {
@@ -63,7 +63,7 @@ impl Message {
 }
 
 /// The messages of a call for one partition, on their way to be segments.
-struct Batch<'a> {
+struct PushBatch<'a> {
     messages: &'a [&'a Message],
     /// For each message: the one before it with the same transaction_id.
     twin: Vec<Option<usize>>,
@@ -73,7 +73,7 @@ struct Batch<'a> {
     drawn: Vec<u64>,
 }
 
-impl<'a> Batch<'a> {
+impl<'a> PushBatch<'a> {
     fn new(messages: &'a [&'a Message]) -> Self {
         let mut first: HashMap<&str, usize> = HashMap::new();
         let twin = messages
@@ -178,8 +178,8 @@ impl<'a> Batch<'a> {
                     message: Some(original.unwrap_or(own.to_sql())),
                     transaction_id: given.unwrap_or_else(|| own.derived_transaction_id()),
                     status: match first != at || original.is_some() {
-                        true => Status::Duplicate,
-                        false => Status::Queued,
+                        true => PushStatus::Duplicate,
+                        false => PushStatus::Queued,
                     },
                     was_stored_before: original.is_some(),
                 }

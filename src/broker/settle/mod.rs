@@ -20,7 +20,7 @@ use crate::error::{Code, Error, Result};
 use crate::pg::allocator;
 use crate::pg::clock::{self, Moment};
 use crate::pg::scratch::Scratch;
-use crate::pg::spi::Under;
+use crate::pg::spi::ActiveSnapshot;
 use crate::store::claim;
 use crate::store::cursor::{self, Located, Notice};
 use crate::store::dead_letter;
@@ -42,7 +42,7 @@ pub enum Target {
 
 /// One statement of outcome.
 #[derive(Clone, Debug)]
-pub struct Item {
+pub struct SettleItem {
     pub target: Target,
     pub partition: Option<Rc<str>>,
     pub status: Status,
@@ -90,12 +90,12 @@ impl Report {
 }
 
 /// A cursor of the lease, locked, with the lease's trace if it has ended there.
-struct Held {
+struct HeldCursor {
     located: Located,
     receipt: Option<Receipt>,
 }
 
-impl Held {
+impl HeldCursor {
     /// Every message the lease was ever given here.
     fn members(&self, lease: LeaseId) -> Spans {
         let mut all = Spans::new();
@@ -118,8 +118,8 @@ impl Held {
 struct Places(Vec<(Span, usize)>);
 
 impl Places {
-    fn of(held: &[Held], lease: LeaseId) -> Self {
-        let runs = |(place, held): (usize, &Held)| {
+    fn of(held: &[HeldCursor], lease: LeaseId) -> Self {
+        let runs = |(place, held): (usize, &HeldCursor)| {
             held.members(lease).iter().map(|span| (span, place)).collect::<Vec<_>>()
         };
         let mut places: Vec<_> = held.iter().enumerate().flat_map(runs).collect();
@@ -136,13 +136,13 @@ impl Places {
 }
 
 /// A lease with its cursors, all locked.
-pub struct Locked {
+pub struct LockedLease {
     lease: LeaseId,
     queue: i64,
     options: Options,
     identity: Identity,
     now: Moment,
-    held: Vec<Held>,
+    held: Vec<HeldCursor>,
     places: OnceCell<Places>,
     /// Claims that the lease covers, and that are not of interest.
     rest: Vec<u64>,
@@ -164,7 +164,7 @@ pub fn cursors_of(lease: LeaseId) -> Result<Vec<u64>> {
 
 /// Lock what a lease covers, in ascending order, waiting for whoever holds some of it: in a group
 /// without order only the messages that `items` name, if they name nothing else.
-fn lock(lease: LeaseId, items: &[Item]) -> Result<Locked> {
+fn lock(lease: LeaseId, items: &[SettleItem]) -> Result<LockedLease> {
     let mut cursors = covered_by(lease)?;
     let mut rest = Vec::new();
     if cursors.iter().any(|(_, message)| message.is_some())
@@ -184,7 +184,7 @@ fn lock(lease: LeaseId, items: &[Item]) -> Result<Locked> {
     let ForSettle { queue, identity, located, gone } = lookup::for_settle(lease, &cursors)?;
     let mut held = Vec::with_capacity(cursors.len());
     held.extend(
-        gone.into_iter().map(|(located, receipt)| Held { located, receipt: Some(receipt) }),
+        gone.into_iter().map(|(located, receipt)| HeldCursor { located, receipt: Some(receipt) }),
     );
     for mut located in located {
         if queue.is_none() {
@@ -192,34 +192,35 @@ fn lock(lease: LeaseId, items: &[Item]) -> Result<Locked> {
             let lost = located.cursor.revoked().into_iter().find(|(id, _)| *id == lease);
             if let Some((_, receipt)) = lost {
                 located.cursor.leases.clear();
-                held.push(Held { located, receipt: Some(receipt) });
+                held.push(HeldCursor { located, receipt: Some(receipt) });
                 continue;
             }
         }
         let is_here = located.cursor.leases.iter().any(|l| l.id == lease);
         let receipt = match is_here {
             true => None,
-            false => Under::new_snapshot(|under| receipt::find(located.id, lease, under))?,
+            false => ActiveSnapshot::new_snapshot(|under| receipt::find(located.id, lease, under))?,
         };
         if is_here || receipt.is_some() {
-            held.push(Held { located, receipt });
+            held.push(HeldCursor { located, receipt });
         }
     }
     let now = clock::now();
     if held.is_empty() {
         return Err(explain(lease, &Refusal::Unknown, now));
     }
-    let lost = |held: &Held| held.receipt.as_ref().is_some_and(|receipt| !receipt.open.is_empty());
+    let lost =
+        |held: &HeldCursor| held.receipt.as_ref().is_some_and(|receipt| !receipt.open.is_empty());
     if queue.is_none() && held.iter().any(lost) {
         return Err(explain(lease, &Refusal::Superseded { holder: None }, now));
     }
     let (queue, options) = queue.map(|queue| (queue.id, queue.options)).unwrap_or_default();
-    Ok(Locked { lease, queue, options, identity, now, held, places: OnceCell::new(), rest })
+    Ok(LockedLease { lease, queue, options, identity, now, held, places: OnceCell::new(), rest })
 }
 
 /// The messages that the items name, if they name messages alone.
-fn only_messages(items: &[Item]) -> Option<HashSet<MessageId>> {
-    let message = |item: &Item| match item.target {
+fn only_messages(items: &[SettleItem]) -> Option<HashSet<MessageId>> {
+    let message = |item: &SettleItem| match item.target {
         Target::Message(message) => Some(message),
         Target::All | Target::Transaction(_) => None,
     };
@@ -227,7 +228,11 @@ fn only_messages(items: &[Item]) -> Option<HashSet<MessageId>> {
 }
 
 /// Settle what `items` name, as one set. `name_transactions`: fill in the transaction_ids.
-pub fn settle_lease(lease: LeaseId, items: &[Item], name_transactions: bool) -> Result<Report> {
+pub fn settle_lease(
+    lease: LeaseId,
+    items: &[SettleItem],
+    name_transactions: bool,
+) -> Result<Report> {
     let locked = lock(lease, items)?;
     let plan = locked.resolve(items)?;
     let settlements = locked.decide(&plan)?;
@@ -246,9 +251,9 @@ struct Plan {
     rest: Option<usize>,
 }
 
-impl Locked {
+impl LockedLease {
     /// Find out which messages the items mean, and in which cursors they are.
-    fn resolve(&self, items: &[Item]) -> Result<Vec<Plan>> {
+    fn resolve(&self, items: &[SettleItem]) -> Result<Vec<Plan>> {
         let mut plans: Vec<Plan> = self.held.iter().map(|_| Plan::default()).collect();
         let mut carriers = Carriers::of(self);
         for (at, item) in items.iter().enumerate() {
@@ -299,7 +304,7 @@ impl Locked {
         let log = Log { queue, partition, group: 0, since: None, until: None, is_bare: false };
         let mut names = Vec::new();
         let scratch = Scratch::new();
-        Under::new_snapshot(|under| {
+        ActiveSnapshot::new_snapshot(|under| {
             // One segment is in memory at a time, without its payloads.
             for run in here.chunk_by(|(one, _), (other, _)| one.segment == other.segment) {
                 let members: Spans = run.iter().map(|(span, _)| *span).collect();
@@ -320,7 +325,7 @@ impl Locked {
     }
 
     fn partitions(&self) -> BTreeSet<&str> {
-        self.held.iter().map(Held::partition).collect()
+        self.held.iter().map(HeldCursor::partition).collect()
     }
 
     fn decide(&self, plans: &[Plan]) -> Result<Vec<Settlement>> {
@@ -355,7 +360,7 @@ impl Locked {
         }
     }
 
-    fn write(&self, items: &[Item], plans: &[Plan], done: Vec<Settlement>) -> Result<Report> {
+    fn write(&self, items: &[SettleItem], plans: &[Plan], done: Vec<Settlement>) -> Result<Report> {
         let mut report =
             Report { already: vec![0; items.len()], released: true, ..Report::default() };
         for ((held, plan), settlement) in self.held.iter().zip(plans).zip(done) {
@@ -396,7 +401,7 @@ impl Locked {
     fn holds_rest(&self) -> Result<bool> {
         // What was taken last is settled last.
         for &id in self.rest.iter().rev() {
-            let is_held = Under::new_snapshot(|under| {
+            let is_held = ActiveSnapshot::new_snapshot(|under| {
                 let found = claim::find(id, under).map(|row| row.locate(under)).transpose()?;
                 Ok(found.is_some_and(|(located, _)| {
                     located.cursor.leases.iter().any(|held| held.id == self.lease)
@@ -410,12 +415,12 @@ impl Locked {
         Ok(false)
     }
 
-    fn write_cursor(&self, held: &Held, cursor: &Cursor) {
+    fn write_cursor(&self, held: &HeldCursor, cursor: &Cursor) {
         let notice = Notice::of(&held.located, cursor, self.identity);
         cursor::append(&held.located, cursor, notice);
     }
 
-    fn bury(&self, held: &Held, dead: DeadLetter, error: Option<&str>) {
+    fn bury(&self, held: &HeldCursor, dead: DeadLetter, error: Option<&str>) {
         dead_letter::bury(held.located.group, held.partition(), dead, error, self.now);
     }
 
@@ -467,12 +472,12 @@ type ByTransaction = HashMap<String, Vec<(usize, MessageId)>>;
 /// Which messages of a lease carry which transaction_id, and where they are; read once for each
 /// partition.
 struct Carriers<'a> {
-    lease: &'a Locked,
+    lease: &'a LockedLease,
     of: BTreeMap<&'a str, Option<ByTransaction>>,
 }
 
 impl<'a> Carriers<'a> {
-    fn of(lease: &'a Locked) -> Self {
+    fn of(lease: &'a LockedLease) -> Self {
         Self { lease, of: lease.partitions().into_iter().map(|name| (name, None)).collect() }
     }
 
@@ -502,7 +507,7 @@ impl<'a> Carriers<'a> {
     }
 }
 
-fn read_carriers(lease: &Locked, partition: &str) -> Result<ByTransaction> {
+fn read_carriers(lease: &LockedLease, partition: &str) -> Result<ByTransaction> {
     let mut carriers = ByTransaction::new();
     for (place, message, id) in lease.transaction_ids(partition)? {
         carriers.entry(id).or_default().push((place, message));

@@ -4,12 +4,12 @@ use queen_engine::cursor::Cursor;
 use queen_engine::tally::{Arrived, Tally};
 
 use crate::error::Result;
-use crate::pg::spi::Under;
+use crate::pg::spi::ActiveSnapshot;
 use crate::store::cursor::{self, Located};
 use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
 use crate::store::replay::{self, Replay};
-use crate::store::seen_snapshot::{self, Taken};
+use crate::store::seen_snapshot::{self, SeenSnapshot};
 use crate::store::segment::{self, Leap, news};
 use crate::store::tally;
 
@@ -31,7 +31,12 @@ pub struct Count {
 
 impl Count {
     /// Count on from the newest tally, up to `limit` segments (None: all there are).
-    pub fn take(queue: i64, taken: &Taken, limit: Option<usize>, under: &Under) -> Result<Self> {
+    pub fn take(
+        queue: i64,
+        taken: &SeenSnapshot,
+        limit: Option<usize>,
+        under: &ActiveSnapshot,
+    ) -> Result<Self> {
         let (revision, tally) = tally::newest(queue, under)?;
         let (own, own_bytes, passed, is_complete) = (0, 0, 0, false);
         let mut count = Self { queue, revision, tally, own, own_bytes, passed, is_complete };
@@ -56,7 +61,7 @@ impl Count {
     }
 
     /// What transactions have left that were passed while they ran, and have ended.
-    fn finish_late(&mut self, taken: &Taken, under: &Under) {
+    fn finish_late(&mut self, taken: &SeenSnapshot, under: &ActiveSnapshot) {
         let snapshot = &taken.snapshot;
         let mut leap = Leap { pusher: None, clear_below: 0 };
         for (xid, mut key) in self.tally.stream.finished(snapshot) {
@@ -79,7 +84,7 @@ impl Count {
         }
     }
 
-    fn add(&mut self, segment: Arrived, taken: &Taken) {
+    fn add(&mut self, segment: Arrived, taken: &SeenSnapshot) {
         if taken.snapshot.own == Some(segment.xid) {
             self.own += segment.messages;
             self.own_bytes += segment.bytes;
@@ -146,7 +151,7 @@ pub fn pending(
     group: &Group,
     cursors: &[Located],
     replays: &[Replay],
-    under: &Under,
+    under: &ActiveSnapshot,
 ) -> i64 {
     let settled: i64 = cursors.iter().map(|located| located.cursor.settled).sum();
     // Those that are not for it have arrived too, and count as settled once it has passed them.
@@ -163,7 +168,7 @@ pub fn pending(
 }
 
 /// Messages that are, or were, for the group.
-pub fn due_to(count: &Count, group: &Group, under: &Under) -> i64 {
+pub fn due_to(count: &Count, group: &Group, under: &ActiveSnapshot) -> i64 {
     match group.baseline {
         Some(baseline) => count.arrived() - baseline,
         None => group.initial + segment::count_of(count.queue, &group.start.unseen(), under),
@@ -171,7 +176,7 @@ pub fn due_to(count: &Count, group: &Group, under: &Under) -> i64 {
 }
 
 /// Count what is not for the group, if that has not been done.
-pub fn settle_baseline(count: &Count, group: &mut Group, under: &Under) {
+pub fn settle_baseline(count: &Count, group: &mut Group, under: &ActiveSnapshot) {
     if group.baseline.is_none() {
         let baseline = count.arrived() - due_to(count, group, under);
         group.baseline = Some(baseline);
@@ -180,7 +185,7 @@ pub fn settle_baseline(count: &Count, group: &mut Group, under: &Under) {
 }
 
 /// Messages that wait for the slowest group; all that are retained where there is no group.
-pub fn depth(queue: &Queue, count: &Count, under: &Under) -> Result<i64> {
+pub fn depth(queue: &Queue, count: &Count, under: &ActiveSnapshot) -> Result<i64> {
     let replays = replay::of_queue(queue.id, under);
     let mut deepest = None;
     for group in group::of_queue(&queue.name, under)? {
@@ -191,7 +196,7 @@ pub fn depth(queue: &Queue, count: &Count, under: &Under) -> Result<i64> {
 }
 
 /// The same; and what has been counted for it is kept, if it is much.
-pub fn depth_and_keep(queue: &Queue, under: &Under) -> Result<i64> {
+pub fn depth_and_keep(queue: &Queue, under: &ActiveSnapshot) -> Result<i64> {
     let taken = seen_snapshot::describe(under, queue.identity);
     let count = Count::take(queue.id, &taken, None, under)?;
     count.keep(WORTH_WRITING)?;

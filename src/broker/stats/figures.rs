@@ -12,7 +12,7 @@ use queen_engine::message::{MessageId, Spans};
 use crate::broker::stats::count::{Count, pending};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
-use crate::pg::spi::Under;
+use crate::pg::spi::ActiveSnapshot;
 use crate::store::cursor::{self, Located};
 use crate::store::group::{self, Group};
 use crate::store::queue::{self, Queue};
@@ -68,7 +68,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    pub fn take(under: &Under) -> Result<Self> {
+    pub fn take(under: &ActiveSnapshot) -> Result<Self> {
         let mut figures = Self::default();
         let mut known = HashSet::new();
         for queue in queue::all(under)? {
@@ -85,7 +85,7 @@ impl Figures {
         Ok(figures)
     }
 
-    fn add_queue(&mut self, queue: &Queue, under: &Under) -> Result<()> {
+    fn add_queue(&mut self, queue: &Queue, under: &ActiveSnapshot) -> Result<()> {
         let taken = seen_snapshot::describe(under, queue.identity);
         let count = Count::take(queue.id, &taken, None, under)?;
         let partitions = segment::partitions(queue.id, under);
@@ -137,7 +137,7 @@ struct Look<'a> {
     partitions: &'a [String],
     replays: Vec<Replay>,
     now: Moment,
-    under: &'a Under,
+    under: &'a ActiveSnapshot,
 }
 
 impl Look<'_> {

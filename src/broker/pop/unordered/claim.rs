@@ -8,8 +8,8 @@ use queen_engine::message::{MessageId, Span, Spans};
 
 use crate::broker::pop::Taking;
 use crate::error::Result;
-use crate::pg::spi::Under;
-use crate::pg::table::Place;
+use crate::pg::spi::ActiveSnapshot;
+use crate::pg::table::RowLocation;
 use crate::store::claim;
 use crate::store::cursor;
 use crate::store::segment::Stored;
@@ -55,7 +55,7 @@ struct Claiming {
     candidate: Candidate,
     id: u64,
     lease: Option<(LeaseId, i64)>,
-    place: Place,
+    place: RowLocation,
 }
 
 /// A message that was claimed, and is not to be delivered under that claim.
@@ -194,7 +194,7 @@ impl Taking<'_> {
         if !self.is_current()? {
             return Ok((HashMap::new(), all(Lost::Forever)));
         }
-        Under::latest_snapshot(|under| {
+        ActiveSnapshot::latest_snapshot(|under| {
             let stored = self.log(partition, None).segments(claimed, under);
             let stored: HashMap<u64, Stored> =
                 stored.into_iter().map(|stored| (stored.id(), stored)).collect();
@@ -211,7 +211,7 @@ impl Taking<'_> {
         partition: &str,
         base: Option<u64>,
         stored: &'s HashMap<u64, Stored>,
-        under: &Under,
+        under: &ActiveSnapshot,
     ) -> Result<impl Fn(&MessageId) -> bool + use<'s>> {
         // One that has been put in the place of the other, by hand, has another id, and the other has
         // no state.

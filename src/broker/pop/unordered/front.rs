@@ -7,11 +7,11 @@ use queen_engine::cursor::Cursor;
 use queen_engine::message::{MessageId, Span, Spans};
 
 use crate::pg::clock::Moment;
-use crate::pg::session_cache::Memory;
-use crate::pg::spi::Under;
+use crate::pg::session_cache::SessionCache;
+use crate::pg::spi::ActiveSnapshot;
 use crate::store::cursor::Located;
 use crate::store::group::Group;
-use crate::store::seen_snapshot::Writer;
+use crate::store::seen_snapshot::WritingTransaction;
 use crate::store::segment::Log;
 
 /// Partitions whose front a session remembers, and runs of messages that one may leave behind.
@@ -40,7 +40,7 @@ struct Kept {
     cursor: Cursor,
     base: Option<(u64, Option<i64>)>,
     /// What a transaction of this session has claimed: to be looked at once more when that has ended.
-    own: Option<(Writer, Vec<MessageId>)>,
+    own: Option<(WritingTransaction, Vec<MessageId>)>,
     /// For so many pops yet it is enough to look beyond what anybody has taken.
     ahead_for: u32,
 }
@@ -72,7 +72,7 @@ pub fn ahead(group: &Group, partition: &str) -> Option<Ahead> {
 thread_local! {
     /// By group, registration and partition. What is in it is true of the database whether or not
     /// anybody remembers it.
-    static FRONTS: Memory<(i64, Moment, String), Kept> = Memory::of(REMEMBERED);
+    static FRONTS: SessionCache<(i64, Moment, String), Kept> = SessionCache::of(REMEMBERED);
 }
 
 fn key(group: &Group, partition: &str) -> (i64, Moment, String) {
@@ -81,7 +81,12 @@ fn key(group: &Group, partition: &str) -> (i64, Moment, String) {
 
 impl Front {
     /// Where to look on from: the stored cursor, or what is remembered if that is further.
-    pub fn of(group: &Group, log: &Log<'_>, stored: Option<&Located>, under: &Under) -> Self {
+    pub fn of(
+        group: &Group,
+        log: &Log<'_>,
+        stored: Option<&Located>,
+        under: &ActiveSnapshot,
+    ) -> Self {
         let base = stored.map(|at| Base { id: at.id, revision: at.revision, is_own: at.is_own });
         let kept = FRONTS.with(|fronts| fronts.take(&key(group, log.partition)));
         let position = stored.map_or(group.start.position, |stored| stored.cursor.position);
@@ -121,7 +126,7 @@ impl Front {
     pub fn keep(self, group: &Group, partition: &str, left: Vec<MessageId>, was_ahead: bool) {
         let Self { mut cursor, own, base } = self;
         cursor.waiting = in_order(left, &cursor.waiting);
-        let own = match (own.is_empty(), Writer::current()) {
+        let own = match (own.is_empty(), WritingTransaction::current()) {
             (true, _) => None,
             (false, Some(writer)) => Some((writer, own)),
             // A subtransaction that has written nothing does not tell whether the ones around it
@@ -140,7 +145,7 @@ impl Front {
 }
 
 /// Of what a front has left behind, what is settled may be known to the stored cursor alone by now.
-fn forget(waiting: &mut Spans, stored: &Cursor, log: &Log<'_>, under: &Under) {
+fn forget(waiting: &mut Spans, stored: &Cursor, log: &Log<'_>, under: &ActiveSnapshot) {
     let segments: HashMap<u64, u64> =
         log.segments(waiting, under).into_iter().map(|found| (found.id(), found.xid())).collect();
     let (left, _) = waiting.partition(|message| {

@@ -23,15 +23,15 @@ use queen_engine::pop::Pop;
 use self::claim::{Candidate, Outcome};
 use self::front::Ahead;
 use crate::broker::housekeeping::fold_claims;
-use crate::broker::pop::{Taking, Tried};
+use crate::broker::pop::{PartitionResult, Taking};
 use crate::error::Result;
 use crate::pg::clock::{self, SECOND};
 use crate::pg::datum::random;
-use crate::pg::spi::Under;
-use crate::pg::table::Place;
+use crate::pg::spi::ActiveSnapshot;
+use crate::pg::table::RowLocation;
 use crate::store::claim as claims;
-use crate::store::cursor::{self, Attempt, Located};
-use crate::store::seen_snapshot::Taken;
+use crate::store::cursor::{self, Located, LockAttempt};
+use crate::store::seen_snapshot::SeenSnapshot;
 use crate::store::unit::Unit;
 
 /// Looks at a partition in one pop, where others are faster.
@@ -47,16 +47,16 @@ pub(super) enum Claimed<'t> {
     Busy,
     /// There for others, and not for this transaction.
     Unseen,
-    Returned(Box<(Pop<'t>, Located, Place)>),
+    Returned(Box<(Pop<'t>, Located, RowLocation)>),
 }
 
 impl Taking<'_> {
     pub(super) fn try_unit(
         &mut self,
         unit: Unit<'_>,
-        taken: &Taken,
-        under: &Under,
-    ) -> Result<Tried> {
+        taken: &SeenSnapshot,
+        under: &ActiveSnapshot,
+    ) -> Result<PartitionResult> {
         match unit {
             Unit::Partition(partition) => self.try_partition(partition, taken, under),
             Unit::Claim { id, .. } => self.try_claim(id, taken, under),
@@ -67,9 +67,9 @@ impl Taking<'_> {
     pub(super) fn look_at_unit(
         &self,
         unit: Unit<'_>,
-        taken: &Taken,
-        under: &Under,
-    ) -> Result<Tried> {
+        taken: &SeenSnapshot,
+        under: &ActiveSnapshot,
+    ) -> Result<PartitionResult> {
         match unit {
             Unit::Partition(partition) => {
                 let sifted = self.sift(partition, 1, taken, under)?;
@@ -78,8 +78,8 @@ impl Taking<'_> {
                 Ok(tried)
             }
             Unit::Claim { id, .. } => match self.claimed(id, taken, under)? {
-                Claimed::Returned(_) => Ok(Tried::Took),
-                Claimed::Busy | Claimed::Unseen => Ok(Tried::Nothing),
+                Claimed::Returned(_) => Ok(PartitionResult::Took),
+                Claimed::Busy | Claimed::Unseen => Ok(PartitionResult::Nothing),
             },
         }
     }
@@ -88,8 +88,8 @@ impl Taking<'_> {
     pub(super) fn claimed<'t>(
         &self,
         id: u64,
-        taken: &'t Taken,
-        under: &Under,
+        taken: &'t SeenSnapshot,
+        under: &ActiveSnapshot,
     ) -> Result<Claimed<'t>> {
         let Some(row) = claims::find(id, under) else { return Ok(Claimed::Unseen) };
         let (located, place) = row.locate(under)?;
@@ -111,20 +111,25 @@ impl Taking<'_> {
     }
 
     /// Take a message that has come back.
-    fn try_claim(&mut self, id: u64, taken: &Taken, under: &Under) -> Result<Tried> {
+    fn try_claim(
+        &mut self,
+        id: u64,
+        taken: &SeenSnapshot,
+        under: &ActiveSnapshot,
+    ) -> Result<PartitionResult> {
         // What is written here is not seen here.
         if self.moved.contains(&id) {
-            return Ok(Tried::Nothing);
+            return Ok(PartitionResult::Nothing);
         }
         let (pop, located, place) = match self.claimed(id, taken, under)? {
             Claimed::Returned(returned) => *returned,
-            Claimed::Busy | Claimed::Unseen => return Ok(Tried::Nothing),
+            Claimed::Busy | Claimed::Unseen => return Ok(PartitionResult::Nothing),
         };
         match cursor::try_lock(&located, place, under)? {
-            Attempt::Locked if !self.is_current()? => return Ok(Tried::MovedOn),
-            Attempt::Locked => (),
-            Attempt::Taken => return Ok(Tried::Locked),
-            Attempt::MovedOn => return Ok(Tried::MovedOn),
+            LockAttempt::Locked if !self.is_current()? => return Ok(PartitionResult::MovedOn),
+            LockAttempt::Locked => (),
+            LockAttempt::HeldByAnother => return Ok(PartitionResult::Locked),
+            LockAttempt::MovedOn => return Ok(PartitionResult::MovedOn),
         }
         self.moved.insert(id);
         let log = self.log(&located.partition, None);
@@ -133,21 +138,29 @@ impl Taking<'_> {
 
     /// Take what is free in a partition. Where others are faster each time, look again: by then they
     /// have come further.
-    fn try_partition(&mut self, partition: &str, taken: &Taken, under: &Under) -> Result<Tried> {
-        let mut tried = Tried::Locked;
+    fn try_partition(
+        &mut self,
+        partition: &str,
+        taken: &SeenSnapshot,
+        under: &ActiveSnapshot,
+    ) -> Result<PartitionResult> {
+        let mut tried = PartitionResult::Locked;
         for look in 0..MOST_LOOKS {
             if look == 0 && self.try_ahead(partition, taken, under)? {
-                tried = Tried::TookSome;
+                tried = PartitionResult::TookSome;
                 break;
             }
             let (outcome, was_late) = self.try_once(partition, taken, under)?;
             tried = outcome;
-            if !was_late || self.is_outdated || matches!(tried, Tried::Took | Tried::TookSome) {
+            if !was_late
+                || self.is_outdated
+                || matches!(tried, PartitionResult::Took | PartitionResult::TookSome)
+            {
                 break;
             }
             pgrx::check_for_interrupts!();
         }
-        if matches!(tried, Tried::Took | Tried::TookSome) {
+        if matches!(tried, PartitionResult::Took | PartitionResult::TookSome) {
             self.fold_now_and_then(partition, under)?;
         }
         Ok(tried)
@@ -155,7 +168,12 @@ impl Taking<'_> {
 
     /// Take what lies beyond all that anybody has taken, where the last look found nothing but that. It
     /// is the shortest way where many take from one partition.
-    fn try_ahead(&mut self, partition: &str, taken: &Taken, under: &Under) -> Result<bool> {
+    fn try_ahead(
+        &mut self,
+        partition: &str,
+        taken: &SeenSnapshot,
+        under: &ActiveSnapshot,
+    ) -> Result<bool> {
         let Some(Ahead { from, since, base }) = front::ahead(self.group, partition) else {
             return Ok(false);
         };
@@ -171,16 +189,21 @@ impl Taking<'_> {
     /// Look through the partition, and take what is free; and whether somebody else came first. Takes also
     /// what has come back and was not found otherwise: a claim that was committed after its lease had
     /// ended.
-    fn try_once(&mut self, partition: &str, taken: &Taken, under: &Under) -> Result<(Tried, bool)> {
+    fn try_once(
+        &mut self,
+        partition: &str,
+        taken: &SeenSnapshot,
+        under: &ActiveSnapshot,
+    ) -> Result<(PartitionResult, bool)> {
         let had = self.deliveries.len();
         let mut sifted = self.sift(partition, self.missing(), taken, under)?;
         let is_ahead = sifted.is_ahead();
         for (message, id) in std::mem::take(&mut sifted.ended) {
             let tried = match self.missing() {
-                0 => Tried::Locked,
+                0 => PartitionResult::Locked,
                 _ => self.try_claim(id, taken, under)?,
             };
-            if matches!(tried, Tried::Locked | Tried::MovedOn) {
+            if matches!(tried, PartitionResult::Locked | PartitionResult::MovedOn) {
                 sifted.has_rivals = true;
                 sifted.open.push(message);
             }
@@ -202,7 +225,7 @@ impl Taking<'_> {
     }
 
     /// Do a little of the sweep's work, where nobody else does it.
-    fn fold_now_and_then(&self, partition: &str, under: &Under) -> Result<()> {
+    fn fold_now_and_then(&self, partition: &str, under: &ActiveSnapshot) -> Result<()> {
         if random().is_multiple_of(FOLD_EVERY) {
             let until = clock::now() + FOLD_FOR;
             fold_claims::fold_locked(self.queue, self.group, partition, until, under)?;

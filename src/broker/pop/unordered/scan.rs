@@ -6,15 +6,15 @@ use queen_engine::pop::{Pop, Read};
 use super::claim::{Candidate, Outcome, has_forgotten};
 use super::front::Front;
 use crate::broker::pop::unordered::Claimed;
-use crate::broker::pop::{Taking, Tried, read_log};
+use crate::broker::pop::{PartitionResult, Taking, read_log};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
-use crate::pg::spi::Under;
+use crate::pg::spi::ActiveSnapshot;
 use crate::store::claim;
 use crate::store::cursor;
 use crate::store::group::Group;
-use crate::store::seen_snapshot::Taken;
-use crate::store::segment::{Batch, Log, Stored};
+use crate::store::seen_snapshot::SeenSnapshot;
+use crate::store::segment::{Log, LogPage, Stored};
 
 /// Messages looked at first, beyond those that are wanted; doubled while all are taken.
 const FIRST_LOOK: usize = 3;
@@ -47,8 +47,8 @@ impl Taking<'_> {
         &self,
         partition: &str,
         wanted: usize,
-        taken: &Taken,
-        under: &Under,
+        taken: &SeenSnapshot,
+        under: &ActiveSnapshot,
     ) -> Result<Sifted> {
         let stored = cursor::status(self.group.id, &self.group.start, partition, under)?;
         let stored = stored.map(|(located, _)| located);
@@ -98,8 +98,8 @@ impl Taking<'_> {
         partition: &str,
         wanted: usize,
         sifted: &mut Sifted,
-        taken: &Taken,
-        under: &Under,
+        taken: &SeenSnapshot,
+        under: &ActiveSnapshot,
     ) {
         let wanted = wanted - sifted.found();
         let from = MessageId::new(sifted.front.cursor.position + 1, 0);
@@ -115,8 +115,8 @@ impl Taking<'_> {
         from: MessageId,
         since: Option<Moment>,
         wanted: usize,
-        taken: &Taken,
-        under: &Under,
+        taken: &SeenSnapshot,
+        under: &ActiveSnapshot,
     ) -> Vec<MessageId> {
         let Some(last) = claim::last_at_hand(self.group.id, partition, from) else {
             return Vec::new();
@@ -124,7 +124,7 @@ impl Taking<'_> {
         let log = self.log(partition, since).bare();
         let read = Read::Beyond { after: last.segment() - 1 };
         let limit = wanted.saturating_add(SPARE).min(LARGEST_LOOK);
-        let Batch { stored, .. } = log.read(&read, limit, &taken.snapshot.holes, under);
+        let LogPage { stored, .. } = log.read(&read, limit, &taken.snapshot.holes, under);
         let found = stored.iter().map(Stored::found).filter(|found| !found.skip);
         let messages = found.flat_map(|found| {
             (0..found.messages).map(move |index| MessageId::new(found.segment, index))
@@ -138,8 +138,8 @@ impl Taking<'_> {
         partition: &str,
         messages: &Spans,
         sifted: &mut Sifted,
-        taken: &Taken,
-        under: &Under,
+        taken: &SeenSnapshot,
+        under: &ActiveSnapshot,
     ) -> Result<()> {
         let claims = claim::at_hand(self.group.id, partition, messages);
         // After the look: a lease that ends later than this has been there for all to see before its
@@ -201,16 +201,16 @@ impl Sifted {
     }
 
     /// What to tell the search, with what became of the candidates.
-    pub fn tried(&self, took_any: bool, outcome: &Outcome) -> Tried {
+    pub fn tried(&self, took_any: bool, outcome: &Outcome) -> PartitionResult {
         let is_left = !self.is_all || outcome.is_free_left || self.found() > 0;
         let has_rivals = self.has_rivals || outcome.has_rivals;
         match (took_any, self.held_back) {
-            (false, _) if outcome.is_stale => Tried::MovedOn,
-            (true, None) if !is_left && !has_rivals && !outcome.is_stale => Tried::Took,
-            (true, _) => Tried::TookSome,
-            (false, _) if is_left || has_rivals => Tried::Locked,
-            (false, Some((segment, xid))) => Tried::TooYoung(segment, xid),
-            (false, None) => Tried::Nothing,
+            (false, _) if outcome.is_stale => PartitionResult::MovedOn,
+            (true, None) if !is_left && !has_rivals && !outcome.is_stale => PartitionResult::Took,
+            (true, _) => PartitionResult::TookSome,
+            (false, _) if is_left || has_rivals => PartitionResult::Locked,
+            (false, Some((segment, xid))) => PartitionResult::TooYoung(segment, xid),
+            (false, None) => PartitionResult::Nothing,
         }
     }
 }
