@@ -2,12 +2,7 @@
 
 use std::ffi::{CStr, c_int};
 
-use pgrx::pg_sys::panic::ErrorReport;
-use pgrx::prelude::*;
 use serde_json::value::RawValue;
-
-use crate::pg::ballast;
-use crate::pg::sqlstate;
 
 /// A SQLSTATE of PostgreSQL, or one of the extension's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +125,13 @@ impl Error {
         Self::new(Code::InvalidParameterValue, message).detail(detail).hint(hint)
     }
 
+    /// 53200: the system has refused memory.
+    pub fn out_of_memory() -> Self {
+        Self::new(Code::OutOfMemory, "out of memory")
+            .detail("The server process did not get the memory that a call of queen_mq needed.")
+            .hint("Do less in one call, or give the server more memory.")
+    }
+
     /// 42704 for a queue.
     pub fn no_such_queue(queue: &str) -> Self {
         Self::new(Code::UndefinedObject, format!("queue \"{queue}\" does not exist"))
@@ -188,42 +190,10 @@ impl Error {
         Self::new(Code::Internal, what)
             .hint("The tables of schema queen_mq are written by the extension alone; restore what was changed by hand.")
     }
-
-    /// Leave as a PostgreSQL ERROR.
-    pub fn raise(self) -> ! {
-        // pgrx copies the error several times before it is thrown.
-        if self.code == Code::OutOfMemory {
-            ballast::drop_ballast();
-        }
-        sqlstate::leave_with(self.code.packed());
-        // pgrx turns our own SQLSTATEs into XX000; `sqlstate` sets them again when the error is
-        // thrown.
-        let code = PgSqlErrorCode::from(self.code.packed());
-        let mut report = ErrorReport::new(code, self.message, "queen_mq");
-        if let Some(detail) = self.detail {
-            report = report.set_detail(detail);
-        }
-        if let Some(hint) = self.hint {
-            report = report.set_hint(hint);
-        }
-        report.report(PgLogLevel::ERROR);
-        unreachable!("ERROR does not return")
-    }
 }
 
 /// The beginning of a text: at most `most` bytes, in whole characters.
 pub fn cut(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
     &text[..end.unwrap_or(0)]
-}
-
-/// Unwrap, or raise.
-pub trait OrRaise<T> {
-    fn or_raise(self) -> T;
-}
-
-impl<T> OrRaise<T> for Result<T> {
-    fn or_raise(self) -> T {
-        self.unwrap_or_else(|error| error.raise())
-    }
 }

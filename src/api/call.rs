@@ -12,9 +12,10 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 };
 
 use super::signatures::{SIGNATURES, Signature};
-use crate::error::{Code, Error, OrRaise, Result};
+use crate::error::{Code, Error, Result};
 use crate::pg::address_map::AddressMap;
 use crate::pg::ballast::Ballast;
+use crate::pg::raise::OrRaise;
 use crate::pg::spi;
 use crate::worker;
 

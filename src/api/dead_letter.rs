@@ -7,8 +7,9 @@ use super::args;
 use super::call::Call;
 use super::group::{hold, no_such_group};
 use super::push::push_again;
-use crate::error::{Code, Error, OrRaise};
+use crate::error::{Code, Error};
 use crate::pg::clock;
+use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
 use crate::store::dead_letter;
 

@@ -26,10 +26,11 @@ use queen_engine::kv::{self, Expect, Micros, Name, Ttl};
 
 use super::args;
 use super::call::Call;
-use crate::error::{Error, OrRaise, Result, cut};
+use crate::error::{Error, Result, cut};
 use crate::pg::allocator;
 use crate::pg::clock;
 use crate::pg::datum::{Jsonb, Numeric, ResultContext, TextArray};
+use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
 use crate::store::marker::{self, KvOp, LiveMarker};
 

@@ -13,10 +13,11 @@ use serde::Deserialize;
 use super::args;
 use super::call::Call;
 use crate::broker::settle::{SettleItem, Target, extend_lease, settle_lease};
-use crate::error::{Error, OrRaise, Result};
+use crate::error::{Error, Result};
 use crate::pg::allocator;
 use crate::pg::clock;
 use crate::pg::datum::{BigintArray, Jsonb, TextArray};
+use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
 
 /// Settle messages of a lease: those of `message_ids` or of `transaction_ids` (not both), or all

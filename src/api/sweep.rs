@@ -5,9 +5,10 @@ use pgrx::prelude::*;
 use super::args;
 use super::call::Call;
 use crate::broker::housekeeping::Task;
-use crate::error::{OrRaise, Result};
+use crate::error::Result;
 use crate::pg::binary_upgrade::refuse_under_binary_upgrade;
 use crate::pg::clock;
+use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
 use crate::worker;
 

@@ -7,9 +7,10 @@ use super::args;
 use super::call::Call;
 use super::push::{Destination, YEAR, find_queue, message};
 use crate::broker::push::delayed;
-use crate::error::{Error, OrRaise, Result};
+use crate::error::{Error, Result};
 use crate::pg::clock::{self, Moment};
 use crate::pg::datum::Jsonb;
+use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
 use crate::store::{queue, timer};
 

@@ -256,19 +256,13 @@ fn raise_if_short() {
     let is_short = SPARE.granules.load(Ordering::Relaxed) > 0 || ballast::is_gone();
     IS_SCARCE.store(false, Ordering::Relaxed);
     if is_short {
-        out_of_memory().raise();
+        Error::out_of_memory().raise();
     }
 }
 
 /// Whether memory is short at this moment, so that a cache should keep nothing new.
 pub fn is_scarce() -> bool {
     IS_SCARCE.load(Ordering::Relaxed)
-}
-
-pub fn out_of_memory() -> Error {
-    Error::new(Code::OutOfMemory, "out of memory")
-        .detail("The server process did not get the memory that a call of queen_mq needed.")
-        .hint("Do less in one call, or give the server more memory.")
 }
 
 /// Requests up to this size are left to the reserve.
@@ -281,12 +275,12 @@ pub fn ensure(bytes: usize) -> Result<()> {
     if bytes <= SMALL {
         return Ok(());
     }
-    let layout = Layout::from_size_align(bytes, 16).map_err(|_| out_of_memory())?;
+    let layout = Layout::from_size_align(bytes, 16).map_err(|_| Error::out_of_memory())?;
     // SAFETY: allocated and freed with one layout. `black_box`: the compiler must not elide both.
     unsafe {
         let place = black_box(System.alloc(layout));
         if place.is_null() {
-            return Err(out_of_memory());
+            return Err(Error::out_of_memory());
         }
         System.dealloc(place, layout);
     }
@@ -299,7 +293,7 @@ pub fn room<T>(count: usize) -> Result<Vec<T>> {
     MAY_REFUSE.store(count.saturating_mul(size_of::<T>()) > SMALL, Ordering::Relaxed);
     let reserved = list.try_reserve_exact(count);
     MAY_REFUSE.store(false, Ordering::Relaxed);
-    reserved.map_err(|_| out_of_memory())?;
+    reserved.map_err(|_| Error::out_of_memory())?;
     Ok(list)
 }
 

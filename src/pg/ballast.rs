@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pgrx::pg_sys;
 
-use crate::error::{Code, Result};
-use crate::pg::allocator::out_of_memory;
+use crate::error::{Code, Error, Result};
 use crate::pg::error_context;
 
 /// Bytes that go back to the system when memory is short: a few blocks of PostgreSQL's memory
@@ -38,7 +37,7 @@ impl Ballast {
             // SAFETY: a layout of some size.
             let place = black_box(unsafe { System.alloc(ballast()) });
             if place.is_null() {
-                return Err(out_of_memory());
+                return Err(Error::out_of_memory());
             }
             HELD.store(place, Ordering::Relaxed);
         }

@@ -11,8 +11,9 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 use pgrx::{AnyNumeric, FromDatum, IntoDatum, pg_sys};
 use queen_engine::kv::Number;
 
-use crate::error::{Error, OrRaise};
+use crate::error::Error;
 use crate::pg::ballast::Ballast;
+use crate::pg::raise::OrRaise;
 
 /// A jsonb Datum. It lives as long as the memory context it came from.
 #[derive(Clone, Copy, Debug)]

@@ -15,6 +15,7 @@ pub mod insert;
 mod key;
 mod layout;
 pub mod planning;
+pub mod raise;
 pub mod relation;
 pub mod result_rows;
 pub mod scratch;

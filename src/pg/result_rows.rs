@@ -15,9 +15,10 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 };
 use pgrx::{IntoDatum, pg_sys};
 
-use crate::error::{Code, Error, OrRaise};
+use crate::error::{Code, Error};
 use crate::pg::allocator;
 use crate::pg::ballast::Ballast;
+use crate::pg::raise::OrRaise;
 use crate::pg::scratch::Scratch;
 
 /// The rows of a `RETURNS TABLE`. `#[pg_extern]` knows the type by this name.

@@ -9,9 +9,10 @@ use pgrx::prelude::*;
 
 use super::{pause, registry, take_signals};
 use crate::broker::housekeeping::Task;
-use crate::error::{OrRaise, Result};
+use crate::error::Result;
 use crate::pg::clock::{self, Moment, SECOND};
 use crate::pg::error_context;
+use crate::pg::raise::OrRaise;
 use crate::pg::spi::{ActiveSnapshot, connected};
 use crate::pg::sqlstate;
 use crate::settings;
