@@ -2,17 +2,20 @@
 //! per session, run under a snapshot the caller names.
 //!
 //! pgrx has an SPI client of its own. It decides by itself whether a statement is read-only, and
-//! with that, which snapshot it sees; the engine's correctness is a matter of exactly that choice
-//! (DESIGN: a cursor is a position and a snapshot), so it is made explicit here.
+//! with that, which snapshot it sees. What a queue delivers depends on exactly that choice, for a cursor is
+//! a position and a snapshot. So each caller here names the snapshot.
 
-use std::ffi::{CString, c_char, c_int, c_long};
+use std::ffi::{CStr, CString, c_char, c_int, c_long};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use pgrx::{FromDatum, IntoDatum, pg_sys};
+use pgrx::{FromDatum, pg_sys};
 
 use super::catalogue;
+pub use super::columns::{Arg, Columns, arg};
 use super::planning::PinnedPlans;
+pub use super::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
+use super::table::Column;
 use crate::error::{Error, Result};
 use crate::pg::allocator;
 use crate::pg::ballast::Ballast;
@@ -35,14 +38,6 @@ enum View {
     Own,
     /// The active snapshot, unchanged. Reads only.
     Active,
-}
-
-/// A bound parameter.
-pub type Arg = Option<pg_sys::Datum>;
-
-/// A parameter from a value; `None` is NULL.
-pub fn arg<T: IntoDatum>(value: T) -> Arg {
-    value.into_datum()
 }
 
 impl Statement {
@@ -174,28 +169,31 @@ pub struct SqlRow {
     shape: pg_sys::TupleDesc,
 }
 
-/// Something with columns. They count from 1, as in SQL.
-pub trait Columns {
-    /// The raw column; by-reference values live as long as the row.
-    fn datum(&self, column: usize) -> Arg;
-
-    /// The column, None for NULL.
-    fn get<T: FromDatum>(&self, column: usize) -> Option<T> {
-        let datum = self.datum(column)?;
-        // SAFETY: statements and tables are ours, and each column is read as the type it has.
-        unsafe { T::from_datum(datum, false) }
-    }
-
-    /// The column, which is never NULL.
-    fn need<T: FromDatum>(&self, column: usize) -> T {
-        match self.get(column) {
-            Some(value) => value,
-            None => Error::corrupt(format!("column {column} is NULL where it can't be")).raise(),
-        }
+impl Columns<Column> for SqlRow {
+    fn datum(&self, column: Column) -> Arg {
+        self.datum(column.name())
     }
 }
 
-impl Columns for SqlRow {
+impl Columns<&'static CStr> for SqlRow {
+    fn datum(&self, column: &'static CStr) -> Arg {
+        // SAFETY: the shape of an open tuple table, and a NUL-terminated name.
+        let number = unsafe { pg_sys::SPI_fnumber(self.shape, column.as_ptr()) };
+        if number <= 0 {
+            Error::corrupt(format!("a statement returns no column {column:?}")).raise();
+        }
+        self.datum(number as usize)
+    }
+}
+
+impl SqlRow {
+    /// The value of the only column of the result; None for NULL.
+    pub fn only<T: FromDatum>(&self) -> Option<T> {
+        self.get(1)
+    }
+}
+
+impl Columns<usize> for SqlRow {
     fn datum(&self, column: usize) -> Arg {
         let mut is_null = false;
         // SAFETY: tuple and shape belong to one tuple table that lives until SPI closes;
@@ -204,43 +202,4 @@ impl Columns for SqlRow {
             unsafe { pg_sys::SPI_getbinval(self.tuple, self.shape, column as c_int, &mut is_null) };
         (!is_null).then_some(datum)
     }
-}
-
-/// Makes one snapshot the active one, so that several reads see the same moment.
-pub struct ActiveSnapshot {
-    _private: (),
-}
-
-impl ActiveSnapshot {
-    /// Take a snapshot now (in REPEATABLE READ: the transaction's) and run `body` under it. Own
-    /// writes up to here are visible.
-    pub fn new_snapshot<T>(body: impl FnOnce(&ActiveSnapshot) -> Result<T>) -> Result<T> {
-        // SAFETY: push and pop are paired on the way that returns; an ERROR unwinds the stack of
-        // active snapshots with the (sub)transaction.
-        unsafe {
-            pg_sys::CommandCounterIncrement();
-            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-        }
-        let value = body(&ActiveSnapshot { _private: () })?;
-        // SAFETY: as above.
-        unsafe { pg_sys::PopActiveSnapshot() };
-        Ok(value)
-    }
-
-    /// The newest state there is, also in REPEATABLE READ: to find out that the transaction's own
-    /// snapshot is out of date, never to act upon.
-    pub fn latest_snapshot<T>(body: impl FnOnce(&ActiveSnapshot) -> Result<T>) -> Result<T> {
-        // SAFETY: as in `new_snapshot`.
-        unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot()) };
-        let value = body(&ActiveSnapshot { _private: () })?;
-        // SAFETY: as above.
-        unsafe { pg_sys::PopActiveSnapshot() };
-        Ok(value)
-    }
-}
-
-/// REPEATABLE READ or SERIALIZABLE: one snapshot for the whole transaction.
-pub fn one_snapshot_per_transaction() -> bool {
-    // SAFETY: a plain global of the backend.
-    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as c_int }
 }

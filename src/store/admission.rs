@@ -7,8 +7,18 @@ use pgrx::pg_sys;
 use crate::error::Result;
 use crate::pg::clock::{At, Moment};
 use crate::pg::relation;
+use crate::pg::scan::{ScanEnd, Tuple, Value};
 use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
-use crate::pg::table::{Index, ScanEnd, Table, Tuple, Value};
+use crate::pg::table::{Index, table};
+
+table! {
+    ADMISSIONS = c"admission";
+    QUEUE_ID: c"queue_id" INT8OID,
+    PARTITION: c"partition" TEXTOID,
+    TRANSACTION_ID: c"transaction_id" TEXTOID,
+    MESSAGE_ID: c"message_id" INT8OID,
+    ADMITTED_AT: c"admitted_at" TIMESTAMPTZOID,
+}
 
 // In order of the key, so that two calls with the same ids in another order don't deadlock. A row
 // that is not returned stands for its window: it is a duplicate, now locked by us.
@@ -65,18 +75,18 @@ pub fn admit(
             arg(At(now)),
             arg(At(now.saturating_sub(window))),
         ])
-        .map(|row| row.need(1))
+        .map(|row| row.need(TRANSACTION_ID))
         .collect();
     if admitted.len() == ids.len() {
         return HashMap::new();
     }
     let originals: HashMap<String, i64> = ORIGINALS
         .run(&[arg(queue), arg(partition), arg(ids.to_vec())])
-        .map(|row| (row.need::<String>(1), row.need(2)))
+        .map(|row| (row.need::<String>(c"id"), row.need(MESSAGE_ID)))
         .filter(|(id, _)| !admitted.contains(id))
         .collect();
     if admitted.len() + originals.len() < ids.len() {
-        relation::refuse_suppression(c"admission");
+        relation::refuse_suppression(&ADMISSIONS);
     }
     originals
 }
@@ -86,13 +96,16 @@ pub fn renumber(queue: i64, partition: &str, ids: &[&str], messages: &[i64]) {
     RENUMBER.run(&[arg(queue), arg(partition), arg(ids.to_vec()), arg(messages.to_vec())]);
 }
 
-static ADMISSIONS: Table = Table(c"admission");
-static REMEMBERED: Index = Index { table: Table(c"admission"), name: c"admission_once" };
+static REMEMBERED: Index = Index {
+    table: &ADMISSIONS,
+    name: c"admission_once",
+    columns: &[QUEUE_ID, PARTITION, TRANSACTION_ID],
+};
 
 /// The message of a transaction_id that was admitted after `since`.
 pub fn find(queue: i64, partition: &str, id: &str, since: Moment) -> Result<Option<i64>> {
     let key = [Value::Int(queue), Value::Text(partition), Value::Text(id)];
-    let read = |row: &Tuple| (row.need(4), row.need::<At>(5).0);
+    let read = |row: &Tuple| (row.need(MESSAGE_ID), row.need::<At>(ADMITTED_AT).0);
     let found = ActiveSnapshot::new_snapshot(|under| {
         Ok(REMEMBERED.end(&key, ScanEnd::Start, under, read))
     })?;

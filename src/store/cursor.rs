@@ -1,52 +1,36 @@
-//! `queen_mq.cursor` and `queen_mq.progress`: who reads where, and how far.
-//!
-//! The cursor row is an identity and a lock. Its state is the newest row of progress: written by
-//! the holder of the lock alone, as the next revision, never updated.
+//! `queen_mq.cursor`: who reads where. A row is the identity and the lock of a partition for a group;
+//! its state is the newest row of [`super::progress`].
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use pgrx::pg_sys;
-use queen_engine::codec::encode;
 use queen_engine::cursor::{Cursor, Start};
 use queen_engine::message::MessageId;
 
-use super::identity::Identity;
+pub use super::located::Located;
+pub use super::progress::{Notice, append, append_quietly, state_of};
+use super::progress::{latest_revision, newest};
 use super::unit::Unit;
-use super::{claim, decode, locks, receipt, seen_snapshot, signed, unsigned};
+use super::{claim, decode, locks, signed, unsigned};
 use crate::error::{Error, Result};
-use crate::pg::clock::{self, At};
-use crate::pg::spi::{ActiveSnapshot, Arg, Columns, Statement, arg, one_snapshot_per_transaction};
-use crate::pg::table::{self, Index, Key, RowLocation, ScanEnd, Table, Value};
-use crate::wait::waiters::{self, Topic};
+use crate::pg::scan::{Key, ScanEnd, Tuple, Value};
+use crate::pg::sequence;
+use crate::pg::spi::{
+    ActiveSnapshot, Columns, SqlRow, Statement, arg, one_snapshot_per_transaction,
+};
+use crate::pg::table::{Index, RowLocation, table};
 
-/// A cursor, or a claim, with its newest state.
-#[derive(Clone, Debug)]
-pub struct Located {
-    pub id: u64,
-    pub group: i64,
-    pub partition: String,
-    /// What it is a claim of; None: it is a cursor.
-    pub message: Option<MessageId>,
-    pub revision: i64,
-    /// The current transaction has written this revision, or may have.
-    pub is_own: bool,
-    pub cursor: Cursor,
+table! {
+    CURSORS = c"cursor";
+    ID: c"id" INT8OID,
+    GROUP_ID: c"group_id" INT8OID,
+    PARTITION: c"partition" TEXTOID,
 }
 
-impl Located {
-    /// A claim that has no state yet, or none any more.
-    pub fn claim(id: u64, group: i64, partition: &str, message: MessageId) -> Self {
-        let (partition, message, cursor) = (partition.to_owned(), Some(message), Cursor::default());
-        Self { id, group, partition, message, revision: 0, is_own: false, cursor }
-    }
-}
-
-static CURSORS: Table = Table(c"cursor");
-static BY_PARTITION: Index = Index { table: Table(c"cursor"), name: c"cursor_once" };
-static BY_ID: Index = Index { table: Table(c"cursor"), name: c"cursor_pkey" };
-static PROGRESS: Table = Table(c"progress");
-static REVISIONS: Index = Index { table: Table(c"progress"), name: c"progress_newest" };
+static BY_PARTITION: Index =
+    Index { table: &CURSORS, name: c"cursor_once", columns: &[GROUP_ID, PARTITION] };
+static BY_ID: Index = Index { table: &CURSORS, name: c"cursor_pkey", columns: &[ID] };
 
 /// What is known of a partition for a group: its cursor and where that row lies, unless nobody has
 /// read the partition yet.
@@ -57,57 +41,17 @@ pub fn status(
     under: &ActiveSnapshot,
 ) -> Result<Option<(Located, RowLocation)>> {
     let key = [Value::Int(group), Value::Text(partition)];
-    let found = BY_PARTITION.end(&key, ScanEnd::Start, under, |row| (row.need(1), row.place()));
+    let found = BY_PARTITION.end(&key, ScanEnd::Start, under, |row| (row.need(ID), row.place()));
     let Some((id, place)) = found else { return Ok(None) };
     let (revision, is_own, cursor) = newest(id, || Cursor::new(start.clone()), under)?;
     let (id, partition, message) = (unsigned(id), partition.to_owned(), None);
     Ok(Some((Located { id, group, partition, message, revision, is_own, cursor }, place)))
 }
 
-/// The newest state of the cursor of this id, which may be gone.
-pub fn state_of(id: u64, under: &ActiveSnapshot) -> Result<Option<Cursor>> {
-    let (revision, _, cursor) = newest(signed(id), Cursor::default, under)?;
-    Ok((revision > 0).then_some(cursor))
-}
-
-/// The newest revision of a cursor or a claim, whether it is the current transaction's, and the
-/// state; 0 and the `first` where there is none.
-pub(super) fn newest(
-    id: i64,
-    first: impl FnOnce() -> Cursor,
-    under: &ActiveSnapshot,
-) -> Result<(i64, bool, Cursor)> {
-    let read = |row: &table::Tuple| {
-        let state = decode(&row.need::<Vec<u8>>(6), "the state of a cursor");
-        (need_revision(row), row.is_own(), state)
-    };
-    match REVISIONS.end(&[Value::Int(id)], ScanEnd::End, under, read) {
-        Some((revision, is_own, cursor)) => Ok((revision, is_own, cursor?)),
-        None => Ok((0, false, first())),
-    }
-}
-
-fn need_revision(row: &impl Columns) -> i64 {
-    row.need(2)
-}
-
-/// The newest revision there is at this moment, also in REPEATABLE READ.
-fn latest_revision(cursor: u64) -> Result<i64> {
-    ActiveSnapshot::latest_snapshot(|under| {
-        let key = [Value::Int(signed(cursor))];
-        Ok(REVISIONS.end(&key, ScanEnd::End, under, need_revision).unwrap_or(0))
-    })
-}
-
-/// Whether `revision` is still the newest of its cursor: for hints, not for writing.
-pub(super) fn is_newest(cursor: i64, revision: i64, under: &ActiveSnapshot) -> bool {
-    let newest = REVISIONS.end(&[Value::Int(cursor)], ScanEnd::End, under, need_revision);
-    newest.is_none_or(|newest| newest <= revision)
-}
-
 /// What a cursor, or a claim, is called where work is looked for.
 pub(super) fn unit_of(cursor: i64, under: &ActiveSnapshot) -> Option<String> {
-    let partition = BY_ID.end(&[Value::Int(cursor)], ScanEnd::Start, under, |row| row.need(3));
+    let partition =
+        BY_ID.end(&[Value::Int(cursor)], ScanEnd::Start, under, |row| row.need(PARTITION));
     partition.or_else(|| {
         let claim = claim::find(unsigned(cursor), under)?;
         Some(Unit::Claim { partition: &claim.partition, id: claim.id }.to_string())
@@ -201,15 +145,19 @@ pub fn insert_if_new(group: i64, partition: &str) -> Option<Located> {
     if is_at_hand(group, partition) {
         return None;
     }
-    let id = table::draw(c"cursor_id_seq");
-    CURSORS.try_insert(&BY_PARTITION, &[arg(id), arg(group), arg(partition)])?;
+    let id = sequence::draw(c"cursor_id_seq");
+    CURSORS.try_insert(
+        &BY_PARTITION,
+        &[(ID, arg(id)), (GROUP_ID, arg(group)), (PARTITION, arg(partition))],
+    )?;
     Some(fresh(unsigned(id), group, partition))
 }
 
 /// Whether there is such a cursor at this moment, or a transaction that has not ended has created
 /// one. The look spares an insert that would fail.
 fn is_at_hand(group: i64, partition: &str) -> bool {
-    let keys = [(1, Key::Is(Value::Int(group))), (2, Key::Is(Value::Text(partition)))];
+    let keys =
+        [(GROUP_ID, Key::Is(Value::Int(group))), (PARTITION, Key::Is(Value::Text(partition)))];
     BY_PARTITION.scan_dirty(&keys, ScanEnd::Start, |_, _| ControlFlow::Break(())).is_some()
 }
 
@@ -303,7 +251,7 @@ static IDS_OF: Statement = Statement::new(
 
 /// The cursors and claims of the groups, ascending.
 pub fn ids_of(groups: &[i64], under: &ActiveSnapshot) -> Vec<u64> {
-    IDS_OF.read(&[arg(groups.to_vec())], under).map(|row| unsigned(row.need(1))).collect()
+    IDS_OF.read(&[arg(groups.to_vec())], under).map(|row| unsigned(row.need(ID))).collect()
 }
 
 static IDS_IN: Statement = Statement::new(
@@ -314,7 +262,7 @@ static IDS_IN: Statement = Statement::new(
 
 /// The cursor and the claims of a partition, ascending.
 pub fn ids_in(group: i64, partition: &str, under: &ActiveSnapshot) -> Vec<u64> {
-    IDS_IN.read(&[arg(group), arg(partition)], under).map(|row| unsigned(row.need(1))).collect()
+    IDS_IN.read(&[arg(group), arg(partition)], under).map(|row| unsigned(row.need(ID))).collect()
 }
 
 /// A cursor, or a claim, that has been locked; its state is to be read after this.
@@ -350,7 +298,7 @@ thread_local! {
 }
 
 fn lock_one(id: u64, but_settled: bool, under: &ActiveSnapshot) -> Result<Option<LockedCursor>> {
-    let read = |row: &table::Tuple| (row.need(2), row.need(3), row.place());
+    let read = |row: &Tuple| (row.need(GROUP_ID), row.need(PARTITION), row.place());
     let key = [Value::Int(signed(id))];
     let find_claim = |is_time: bool| if is_time { claim::find(id, under) } else { None };
     let early = find_claim(WAS_CLAIM.get());
@@ -414,83 +362,6 @@ pub fn locate<'a>(
     Ok(located)
 }
 
-/// How the search for work learns of a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice {
-    /// Leased: there is nothing to look for before the deadline. Or a claim that is settled: there
-    /// is nothing to look for at all.
-    Leased,
-    /// Ready, or waiting for a retry: announced under this transaction id. A retry is announced
-    /// too, since its moment may have passed before the transaction commits.
-    Ready { xid: u64 },
-}
-
-impl Notice {
-    /// Of `state`, which follows `at`. What is leased is announced all the same where it hides an
-    /// announcement of this transaction: its deadline may have passed before the commit, and others
-    /// have passed such moments by then.
-    pub fn of(at: &Located, state: &Cursor, identity: Identity) -> Self {
-        let is_over = at.message.is_some() && state.open() == 0;
-        match !is_over && (state.leases.is_empty() || at.is_own) {
-            true => Self::Ready { xid: seen_snapshot::assign_xid(identity) },
-            false => Self::Leased,
-        }
-    }
-}
-
-/// Write `state` as the revision after that of `at`, which is the newest and whose lock the caller
-/// holds.
-pub fn append(at: &Located, state: &Cursor, notice: Notice) {
-    let announced = match notice {
-        Notice::Leased => None,
-        Notice::Ready { xid } => {
-            waiters::touch(Topic::group(at.group));
-            arg(signed(xid))
-        }
-    };
-    insert_state(at, state, announced);
-}
-
-fn insert_state(at: &Located, state: &Cursor, announced: Arg) {
-    let due: Arg = state.due_at().and_then(|moment| arg(At(moment)));
-    PROGRESS.insert(&[
-        arg(signed(at.id)),
-        arg(at.revision + 1),
-        arg(at.group),
-        due,
-        announced,
-        arg(encode(state)),
-    ]);
-    prune(at.id, at.revision + 1);
-}
-
-/// The same for a state that says nothing new to whoever looks for work: an announcement of the one
-/// before stands, for those who have not come to it.
-pub fn append_quietly(at: &Located, state: &Cursor, under: &ActiveSnapshot) {
-    let announced = |row: &table::Tuple| row.get::<i64>(5);
-    let announced = REVISIONS.end(&[Value::Int(signed(at.id))], ScanEnd::End, under, announced);
-    insert_state(at, state, announced.flatten().and_then(arg));
-}
-
-/// Superseded revisions are deleted this many at a time, and this many are left.
-const PRUNED: i64 = 64;
-
-static PRUNE: Statement = Statement::new(
-    "DELETE FROM queen_mq.progress WHERE ctid = ANY (ARRAY(
-         SELECT ctid FROM queen_mq.progress
-         WHERE cursor_id = $1 AND revision > $2 AND revision <= $3 FOR UPDATE SKIP LOCKED))",
-    &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID],
-);
-
-/// Every 64th revision removes the 64 before the last 64. The lower bound keeps the scan away from
-/// the end of the index where rows die. What a sweep is deleting is left to it.
-fn prune(cursor: u64, revision: i64) {
-    if revision % PRUNED == 0 && revision > PRUNED {
-        PRUNE.run(&[arg(signed(cursor)), arg(revision - 2 * PRUNED), arg(revision - PRUNED)]);
-        receipt::prune(cursor, clock::now());
-    }
-}
-
 static OF_GROUP: Statement = Statement::new(
     "SELECT c.id, c.partition, p.revision, p.state FROM queen_mq.cursor c
      LEFT JOIN LATERAL (SELECT revision, state FROM queen_mq.progress
@@ -501,17 +372,17 @@ static OF_GROUP: Statement = Statement::new(
 
 /// Every cursor of the group, and then every claim.
 pub fn of_group(group: i64, start: &Start, under: &ActiveSnapshot) -> Result<Vec<Located>> {
-    let read = |row: crate::pg::spi::SqlRow| {
-        let cursor = match row.get::<Vec<u8>>(4) {
+    let read = |row: SqlRow| {
+        let cursor = match row.get::<Vec<u8>>(c"state") {
             Some(bytes) => decode(&bytes, "the state of a cursor")?,
             None => Cursor::new(start.clone()),
         };
         Ok(Located {
-            id: unsigned(row.need(1)),
+            id: unsigned(row.need(ID)),
             group,
-            partition: row.need(2),
+            partition: row.need(PARTITION),
             message: None,
-            revision: row.get(3).unwrap_or(0),
+            revision: row.get(c"revision").unwrap_or(0),
             is_own: true,
             cursor,
         })

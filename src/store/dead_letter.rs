@@ -9,6 +9,24 @@ use crate::pg::clock::{At, Moment};
 use crate::pg::datum::Jsonb;
 use crate::pg::relation;
 use crate::pg::spi::{Columns, Statement, arg};
+use crate::pg::table::table;
+
+table! {
+    DEAD_LETTERS = c"dead_letter";
+    ID: c"id" INT8OID,
+    QUEUE: c"queue" TEXTOID,
+    CONSUMER_GROUP: c"consumer_group" TEXTOID,
+    PARTITION: c"partition" TEXTOID,
+    MESSAGE_ID: c"message_id" INT8OID,
+    TRANSACTION_ID: c"transaction_id" TEXTOID,
+    PAYLOAD: c"payload" JSONBOID,
+    HEADERS: c"headers" JSONBOID,
+    ERROR: c"error" TEXTOID,
+    FAILURES: c"failures" INT4OID,
+    DELIVERIES: c"deliveries" INT4OID,
+    CREATED_AT: c"created_at" TIMESTAMPTZOID,
+    FAILED_AT: c"failed_at" TIMESTAMPTZOID,
+}
 
 // The copy is made from the log by PostgreSQL; the payload does not pass through this process's
 // hands. A message without a transaction_id of its own gets the derived one.
@@ -63,7 +81,7 @@ pub fn bury(group: i64, partition: &str, dead: DeadLetter, error: Option<&str>, 
     ]);
     let segment = [arg(group), arg(partition), arg(signed(message.segment()))];
     if buried.affected() == 0 && IS_IN_LOG.run(&segment).affected() > 0 {
-        relation::refuse_suppression(c"dead_letter");
+        relation::refuse_suppression(&DEAD_LETTERS);
     }
 }
 
@@ -77,7 +95,7 @@ static COUNT: Statement = Statement::new(
 );
 
 pub fn count(queue: &str, group: &str) -> i64 {
-    COUNT.run(&[arg(queue), arg(group)]).first().map_or(0, |row| row.need(1))
+    COUNT.run(&[arg(queue), arg(group)]).first().and_then(|row| row.only()).unwrap_or(0)
 }
 
 /// A dead letter taken out.
@@ -100,12 +118,12 @@ static TAKE: Statement = Statement::new(
 /// Take a dead letter out; None if there is none. Its values live until SPI closes.
 pub fn take(id: i64) -> Option<Letter> {
     TAKE.run(&[arg(id)]).first().map(|row| Letter {
-        queue: row.need(1),
-        group: row.need(2),
-        partition: row.need(3),
-        transaction_id: row.need(4),
-        payload: row.need(5),
-        headers: row.get(6),
+        queue: row.need(QUEUE),
+        group: row.need(CONSUMER_GROUP),
+        partition: row.need(PARTITION),
+        transaction_id: row.need(TRANSACTION_ID),
+        payload: row.need(PAYLOAD),
+        headers: row.get(HEADERS),
     })
 }
 

@@ -5,17 +5,26 @@ use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::discovery::Discovery;
 
-use super::{claim, cursor, decode, locks, signed, unsigned};
+use super::{claim, cursor, decode, locks, progress, signed, unsigned};
 use crate::error::Result;
-use crate::pg::clock::{At, Moment};
+use crate::pg::clock::Moment;
+use crate::pg::scan::{ScanEnd, Tuple, Value};
 use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg, one_snapshot_per_transaction};
-use crate::pg::table::{Index, ScanEnd, Table, Tuple, Value};
+use crate::pg::table::{Index, table};
 
-static STATES: Index = Index { table: Table(c"discovery"), name: c"discovery_newest" };
+table! {
+    DISCOVERIES = c"discovery";
+    GROUP_ID: c"group_id" INT8OID,
+    REVISION: c"revision" INT8OID,
+    STATE: c"state" BYTEAOID,
+}
+
+static STATES: Index =
+    Index { table: &DISCOVERIES, name: c"discovery_newest", columns: &[GROUP_ID, REVISION] };
 
 /// The newest state and its revision; None when the group was registered and never searched.
 pub fn newest(group: i64, under: &ActiveSnapshot) -> Result<Option<(i64, Discovery)>> {
-    let read = |row: &Tuple| (row.need::<i64>(2), read(row.need(3)));
+    let read = |row: &Tuple| (row.need::<i64>(REVISION), read(row.need(STATE)));
     match STATES.end(&[Value::Int(group)], ScanEnd::End, under, read) {
         None => Ok(None),
         Some((revision, state)) => Ok(Some((revision, state?))),
@@ -52,7 +61,7 @@ pub fn append(group: i64, base: i64, state: &mut Discovery) -> i64 {
     if !one_snapshot_per_transaction() {
         PRUNE.run(&[arg(group), arg(from), arg(base)]);
     }
-    written.map_or(base, |row| row.need(1))
+    written.map_or(base, |row| row.need(REVISION))
 }
 
 /// Be the one who reads on for the group until the end of the transaction, if nobody is.
@@ -74,7 +83,7 @@ static ALL: Statement = Statement::new("SELECT state FROM queen_mq.discovery", &
 pub fn highest_xid() -> Result<u64> {
     let mut highest = 0;
     for row in ALL.run(&[]) {
-        highest = highest.max(read(row.need(1))?.reached());
+        highest = highest.max(read(row.need(STATE))?.reached());
     }
     Ok(highest)
 }
@@ -91,14 +100,11 @@ pub struct Hint<T> {
 impl<T> Hint<T> {
     /// ScanEnd (what it is ordered by, cursor, revision).
     fn new((at, cursor, revision): (T, i64, i64), under: &ActiveSnapshot) -> Self {
-        let names = cursor::is_newest(cursor, revision, under);
+        let names = progress::is_newest(cursor, revision, under);
         let unit = if names { cursor::unit_of(cursor, under) } else { None };
         Hint { at, cursor: unsigned(cursor), unit }
     }
 }
-
-static ANNOUNCED: Index = Index { table: Table(c"progress"), name: c"progress_announced" };
-static DUE: Index = Index { table: Table(c"progress"), name: c"progress_due" };
 
 /// Announcements to the group after (xid, cursor), in order; or, `within`, those of that
 /// transaction.
@@ -110,13 +116,7 @@ pub fn announced(
     limit: usize,
     under: &ActiveSnapshot,
 ) -> Vec<Hint<u64>> {
-    let (group, xid) = (Value::Int(group), Value::Int(signed(xid)));
-    let cursor = Value::Int(signed(cursor));
-    let read = |row: &Tuple| (unsigned(row.need(5)), row.need(1), row.need(2));
-    let rows = match within {
-        true => ANNOUNCED.after(&[group, xid], &[cursor], None, limit, under, read),
-        false => ANNOUNCED.after(&[group], &[xid, cursor], None, limit, under, read),
-    };
+    let rows = progress::announced(group, xid, cursor, within, limit, under);
     rows.into_iter().map(|row| Hint::new(row, under)).collect()
 }
 
@@ -126,7 +126,7 @@ pub fn next_due(group: i64, now: Moment, under: &ActiveSnapshot) -> Option<Momen
     let last = rows.last().map(|(at, ..)| *at);
     let count = rows.len();
     let stands =
-        |(_, cursor, revision): &(Moment, i64, i64)| cursor::is_newest(*cursor, *revision, under);
+        |(_, cursor, revision): &(Moment, i64, i64)| progress::is_newest(*cursor, *revision, under);
     let found = rows.into_iter().find(stands).map(|(at, ..)| at);
     found.or(last.filter(|_| count == LOOKED_AT))
 }
@@ -157,10 +157,7 @@ fn moments(
     limit: usize,
     under: &ActiveSnapshot,
 ) -> Vec<(Moment, i64, i64)> {
-    let place = [Value::Time(after.0), Value::Int(after.1)];
-    let read = |row: &Tuple| (row.need::<At>(4).0, row.need(1), row.need(2));
-    let prefix = [Value::Int(group)];
-    let mut rows = DUE.after(&prefix, &place, bound.map(Value::Time), limit, under, read);
+    let mut rows = progress::due(group, after, bound, limit, under);
     let first = claim::due(group, after, bound, limit, under);
     if !first.is_empty() {
         rows.extend(first.into_iter().map(|(at, claim)| (at, claim, 0)));

@@ -6,15 +6,16 @@ use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::cursor::Start;
 
-use super::queue::{Options, UNORDERED};
+use super::options::{Options, UNORDERED};
 use super::{decode, locks};
 use crate::error::Result;
-use crate::pg::catalogue::{self, CachedRows};
+use crate::pg::catalogue;
 use crate::pg::clock::{At, Moment};
 use crate::pg::relation;
-use crate::pg::session_cache::SessionCache;
+use crate::pg::row_cache::RowCache;
+use crate::pg::scan::{Key, ScanEnd, Value};
 use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
-use crate::pg::table::{Index, Key, ScanEnd, Table, Value};
+use crate::pg::table::{Column, Index, table};
 
 /// Groups that a session remembers.
 const REMEMBERED: usize = 1024;
@@ -51,21 +52,34 @@ static FIND_ALL: Statement = Statement::new(
     &[pg_sys::TEXTOID],
 );
 
+table! {
+    GROUPS = c"consumer_group";
+    ID: c"id" INT8OID,
+    QUEUE: c"queue" TEXTOID,
+    NAME: c"name" TEXTOID,
+    REGISTERED_AT: c"registered_at" TIMESTAMPTZOID,
+    START: c"start" BYTEAOID,
+    INITIAL: c"initial" INT8OID,
+    BASELINE: c"baseline" INT8OID,
+    ORDERING: c"ordering" TEXTOID,
+}
+
 /// A row of the table.
-fn read(row: &impl Columns) -> Result<Group> {
+fn read(row: &impl Columns<Column>) -> Result<Group> {
     Ok(Group {
-        id: row.need(1),
-        name: row.need(3),
-        registered_at: row.need::<At>(4).0,
-        start: decode(&row.need::<Vec<u8>>(5), "the start of a consumer group")?,
-        initial: row.need(6),
-        baseline: row.get(7),
-        ordering: row.get(8),
+        id: row.need(ID),
+        name: row.need(NAME),
+        registered_at: row.need::<At>(REGISTERED_AT).0,
+        start: decode(&row.need::<Vec<u8>>(START), "the start of a consumer group")?,
+        initial: row.need(INITIAL),
+        baseline: row.get(BASELINE),
+        ordering: row.get(ORDERING),
     })
 }
 
-static BY_NAME: Index = Index { table: Table(c"consumer_group"), name: c"consumer_group_once" };
-static BY_ID: Index = Index { table: Table(c"consumer_group"), name: c"consumer_group_pkey" };
+static BY_NAME: Index =
+    Index { table: &GROUPS, name: c"consumer_group_once", columns: &[QUEUE, NAME] };
+static BY_ID: Index = Index { table: &GROUPS, name: c"consumer_group_pkey", columns: &[ID] };
 
 /// The group of this queue and name, if it is registered.
 pub fn find(queue: &str, name: &str, under: &ActiveSnapshot) -> Result<Option<Group>> {
@@ -73,16 +87,16 @@ pub fn find(queue: &str, name: &str, under: &ActiveSnapshot) -> Result<Option<Gr
 }
 
 thread_local! {
-    static QUEUES: CachedRows<i64, String> = SessionCache::of(REMEMBERED);
+    static QUEUES: RowCache<i64, String> = RowCache::of(REMEMBERED);
 }
 
 /// The queue's name of the group of this id, as it is at this moment, or, in REPEATABLE READ, as the
 /// transaction sees it.
 pub fn queue_of(group: i64) -> Result<Option<String>> {
     let read = |under: &ActiveSnapshot| {
-        Ok(BY_ID.end(&[Value::Int(group)], ScanEnd::Start, under, |row| row.need(2)))
+        Ok(BY_ID.end(&[Value::Int(group)], ScanEnd::Start, under, |row| row.need(QUEUE)))
     };
-    QUEUES.with(|rows| catalogue::known(rows, group, read))
+    QUEUES.with(|rows| rows.get(group, read))
 }
 
 static ALL: Statement = Statement::new(
@@ -93,7 +107,7 @@ static ALL: Statement = Statement::new(
 
 /// Every group with its queue's name and its own.
 pub fn all(under: &ActiveSnapshot) -> Result<Vec<(String, Group)>> {
-    ALL.read(&[], under).map(|row| Ok((row.need(2), read(&row)?))).collect()
+    ALL.read(&[], under).map(|row| Ok((row.need(QUEUE), read(&row)?))).collect()
 }
 
 /// The groups of a queue, in the order of their names.
@@ -165,11 +179,11 @@ pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> O
         .first();
     let Some(row) = row else {
         if exists(queue, name).is_ok_and(|exists| !exists) {
-            relation::refuse_suppression(c"consumer_group");
+            relation::refuse_suppression(&GROUPS);
         }
         return None;
     };
-    let (id, name) = (row.need(1), name.to_owned());
+    let (id, name) = (row.need(ID), name.to_owned());
     Some(Group { id, name, registered_at: now, start, initial, baseline, ordering })
 }
 
@@ -201,7 +215,7 @@ static RENUMBER: Statement = Statement::new(
 /// the group had been removed.
 pub fn renumber(group: i64) -> i64 {
     catalogue::announce();
-    RENUMBER.run(&[arg(group)]).first().map_or(group, |row| row.need(1))
+    RENUMBER.run(&[arg(group)]).first().map_or(group, |row| row.need(ID))
 }
 
 static HOLD: Statement = Statement::new(
@@ -305,7 +319,7 @@ pub fn delete(groups: &[Group]) {
 
 /// The highest transaction id that a start of the queue's groups refers to.
 pub fn newest_start(queue: &str, under: &ActiveSnapshot) -> Result<u64> {
-    let keys = [(1, Key::Is(Value::Text(queue)))];
+    let keys = [(QUEUE, Key::Is(Value::Text(queue)))];
     let mut highest = 0;
     let damaged = BY_NAME.scan(&keys, ScanEnd::Start, under, |row| match read(row) {
         Ok(group) => {

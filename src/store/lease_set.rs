@@ -9,8 +9,20 @@ use super::{signed, unsigned};
 use crate::error::{Error, Result};
 use crate::pg::clock::{At, Moment};
 use crate::pg::relation;
-use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg, one_snapshot_per_transaction};
-use crate::pg::table;
+use crate::pg::sequence;
+use crate::pg::spi::{
+    ActiveSnapshot, Columns, SqlRow, Statement, arg, one_snapshot_per_transaction,
+};
+use crate::pg::table::table;
+
+table! {
+    LEASE_SETS = c"lease_set";
+    ID: c"id" INT8OID,
+    LEASE_ID: c"lease_id" UUIDOID,
+    CURSOR_IDS: c"cursor_ids" INT8ARRAYOID,
+    MESSAGE_IDS: c"message_ids" INT8ARRAYOID,
+    CREATED_AT: c"created_at" TIMESTAMPTZOID,
+}
 
 static INSERT: Statement = Statement::new(
     "INSERT INTO queen_mq.lease_set (id, lease_id, cursor_ids, message_ids, created_at)
@@ -31,7 +43,7 @@ static FIND: Statement = Statement::new(
 
 /// The id of a set to be inserted when its cursors are known.
 pub fn draw_id() -> u64 {
-    unsigned(table::draw(c"lease_set_id_seq"))
+    unsigned(sequence::draw(c"lease_set_id_seq"))
 }
 
 /// A cursor; or a claim, with its message.
@@ -50,15 +62,16 @@ pub fn insert(id: u64, lease: LeaseId, mut covered: Vec<Covered>, now: Moment) {
         arg(At(now)),
     ]);
     if written.affected() == 0 {
-        relation::refuse_suppression(c"lease_set");
+        relation::refuse_suppression(&LEASE_SETS);
     }
 }
 
 /// What the set covers, ascending; none where it is not known. In REPEATABLE READ one that was
 /// made after the transaction's snapshot is an error.
 pub fn covered(id: u64) -> Result<Vec<Covered>> {
-    let read = |row: crate::pg::spi::SqlRow| {
-        (unsigned(row.need(1)), row.get::<i64>(2).map(MessageId::from_sql))
+    let read = |row: SqlRow| {
+        let message = row.get::<i64>(c"message_id").map(MessageId::from_sql);
+        (unsigned(row.need(c"cursor_id")), message)
     };
     let find =
         |under: &ActiveSnapshot| Ok(FIND.read(&[arg(signed(id))], under).map(read).collect());

@@ -25,6 +25,18 @@ use crate::error::{Code, Error, Result};
 use crate::pg::datum::{Jsonb, Numeric, ResultContext};
 use crate::pg::relation;
 use crate::pg::spi::{self, ActiveSnapshot, Columns, SqlRow, Statement, arg};
+use crate::pg::table::table;
+
+table! {
+    MARKERS = c"marker";
+    VERSION: c"version" INT8OID,
+    EXPIRES_AT: c"expires_at" TIMESTAMPTZOID,
+    CREATED_AT: c"created_at" TIMESTAMPTZOID,
+    UPDATED_AT: c"updated_at" TIMESTAMPTZOID,
+    NS: c"ns" TEXTOID,
+    KEY: c"key" TEXTOID,
+    VALUE: c"value" JSONBOID,
+}
 
 static FIND: Statement = Statement::new(
     "SELECT version, expires_at, value FROM queen_mq.marker WHERE ns = $1 AND key = $2",
@@ -193,7 +205,7 @@ pub fn apply(name: Name, op: &KvOp, now: Micros, context: ResultContext) -> Resu
         check_for_interrupts!();
         attempts += 1;
         if attempts > MANY_ATTEMPTS {
-            relation::refuse_suppression(c"marker");
+            relation::refuse_suppression(&MARKERS);
         }
         let row = find(name, op);
         let decision = kv::decide(&op.rule, row.as_ref().map(|row| &row.found), now)

@@ -4,7 +4,17 @@ use pgrx::pg_sys;
 
 use super::{signed, unsigned};
 use crate::pg::relation;
-use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
+use crate::pg::spi::{ActiveSnapshot, Columns, SqlRow, Statement, arg};
+use crate::pg::table::table;
+
+table! {
+    REPLAYS = c"replay";
+    QUEUE_ID: c"queue_id" INT8OID,
+    SEGMENT_ID: c"segment_id" INT8OID,
+    XID: c"xid" INT8OID,
+    PARTITION: c"partition" TEXTOID,
+    GROUP_ID: c"group_id" INT8OID,
+}
 
 /// A segment of one message, for one group.
 pub struct Replay {
@@ -29,7 +39,7 @@ pub fn insert(queue: i64, replay: &Replay) {
         arg(replay.group),
     ]);
     if written.affected() == 0 {
-        relation::refuse_suppression(c"replay");
+        relation::refuse_suppression(&REPLAYS);
     }
 }
 
@@ -39,11 +49,11 @@ static OF_QUEUE: Statement = Statement::new(
 );
 
 pub fn of_queue(queue: i64, under: &ActiveSnapshot) -> Vec<Replay> {
-    let read = |row: crate::pg::spi::SqlRow| Replay {
-        segment: unsigned(row.need(1)),
-        xid: unsigned(row.need(2)),
-        partition: row.need(3),
-        group: row.need(4),
+    let read = |row: SqlRow| Replay {
+        segment: unsigned(row.need(SEGMENT_ID)),
+        xid: unsigned(row.need(XID)),
+        partition: row.need(PARTITION),
+        group: row.need(GROUP_ID),
     };
     OF_QUEUE.read(&[arg(queue)], under).map(read).collect()
 }

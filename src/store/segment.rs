@@ -13,19 +13,34 @@ use crate::error::{Error, Result};
 use crate::pg::clock::{At, Moment};
 use crate::pg::datum::{Array, Elements, Jsonb, JsonbArray, TextArray};
 use crate::pg::insert::Inserting;
+use crate::pg::scan::{Key, ScanEnd, StoredValue, Tuple, Value};
 use crate::pg::scratch::Scratch;
+use crate::pg::sequence;
 use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
-use crate::pg::table::{self, Index, Key, ScanEnd, StoredValue, Table, Tuple, Value};
+use crate::pg::table::{Column, Index, table};
+
+table! {
+    SEGMENTS = c"segment";
+    QUEUE_ID: c"queue_id" INT8OID,
+    ID: c"id" INT8OID,
+    XID: c"xid" INT8OID,
+    CREATED_AT: c"created_at" TIMESTAMPTZOID,
+    N: c"n" INT2OID,
+    PARTITION: c"partition" TEXTOID,
+    PAYLOADS: c"payloads" JSONBARRAYOID,
+    TRANSACTION_IDS: c"transaction_ids" TEXTARRAYOID,
+    HEADERS: c"headers" JSONBARRAYOID,
+    ONLY_GROUP: c"only_group" INT8OID,
+}
 
 static DRAW: Statement = Statement::new(
     "SELECT pg_catalog.nextval('queen_mq.segment_id') FROM pg_catalog.generate_series(1, $1)",
     &[pg_sys::INT4OID],
 );
-static SEGMENTS: Table = Table(c"segment");
 
 /// Draw `count` segment ids, ascending. The transaction must have its xid.
 pub fn draw_ids(count: i32) -> Vec<u64> {
-    DRAW.run(&[arg(count)]).map(|row| unsigned(row.need(1))).collect()
+    DRAW.run(&[arg(count)]).filter_map(|row| row.only()).map(unsigned).collect()
 }
 
 /// A segment to be written. Headers and transaction_ids: None where no message has one.
@@ -62,19 +77,19 @@ impl Appending {
 
     /// Append one to the log; returns its id.
     pub fn append(&self, segment: NewSegment<'_>) -> u64 {
-        let id = segment.id.unwrap_or_else(|| unsigned(table::draw(c"segment_id")));
+        let id = segment.id.unwrap_or_else(|| unsigned(sequence::draw(c"segment_id")));
         Scratch::new().run(|| {
             self.0.row(&[
-                arg(segment.queue),
-                arg(signed(id)),
-                arg(signed(segment.xid)),
-                arg(At(segment.created_at)),
-                arg(segment.payloads.len() as i16),
-                arg(segment.partition),
-                arg(segment.payloads),
-                segment.transaction_ids.and_then(arg),
-                segment.headers.and_then(arg),
-                segment.only_group.and_then(arg),
+                (QUEUE_ID, arg(segment.queue)),
+                (ID, arg(signed(id))),
+                (XID, arg(signed(segment.xid))),
+                (CREATED_AT, arg(At(segment.created_at))),
+                (N, arg(segment.payloads.len() as i16)),
+                (PARTITION, arg(segment.partition)),
+                (PAYLOADS, arg(segment.payloads)),
+                (TRANSACTION_IDS, segment.transaction_ids.and_then(arg)),
+                (HEADERS, segment.headers.and_then(arg)),
+                (ONLY_GROUP, segment.only_group.and_then(arg)),
             ]);
         });
         id
@@ -86,8 +101,10 @@ impl Appending {
     }
 }
 
-static NEWS: Index = Index { table: Table(c"segment"), name: c"segment_news" };
-static IN_ORDER: Index = Index { table: Table(c"segment"), name: c"segment_in_order" };
+static NEWS: Index =
+    Index { table: &SEGMENTS, name: c"segment_news", columns: &[QUEUE_ID, XID, PARTITION, ID] };
+static IN_ORDER: Index =
+    Index { table: &SEGMENTS, name: c"segment_in_order", columns: &[QUEUE_ID, PARTITION, ID] };
 
 /// A segment read from the log, its contents still packed: as they lie in the table.
 #[derive(Clone, Copy)]
@@ -255,9 +272,9 @@ impl Log<'_> {
     fn beyond(&self, after: u64, limit: usize, under: &ActiveSnapshot) -> Vec<Stored> {
         let mut rows = Vec::new();
         let keys = [
-            (1, Key::Is(Value::Int(self.queue))),
-            (2, Key::Is(Value::Text(self.partition))),
-            (3, Key::Above(Value::Int(signed(after)))),
+            (QUEUE_ID, Key::Is(Value::Int(self.queue))),
+            (PARTITION, Key::Is(Value::Text(self.partition))),
+            (ID, Key::Above(Value::Int(signed(after)))),
         ];
         IN_ORDER.scan::<()>(&keys, ScanEnd::Start, under, |row| {
             rows.push(self.stored(row));
@@ -267,24 +284,24 @@ impl Log<'_> {
     }
 
     fn stored(&self, row: &Tuple) -> Stored {
-        let created_at = row.need::<At>(4).0;
+        let created_at = row.need::<At>(CREATED_AT).0;
         let is_old = self.since.is_some_and(|since| created_at < since);
-        let is_others = row.get::<i64>(10).is_some_and(|only| only != self.group);
+        let is_others = row.get::<i64>(ONLY_GROUP).is_some_and(|only| only != self.group);
         Stored {
-            id: unsigned(row.need(2)),
-            xid: unsigned(row.need(3)),
-            messages: row.need::<i16>(5) as u16,
+            id: unsigned(row.need(ID)),
+            xid: unsigned(row.need(XID)),
+            messages: row.need::<i16>(N) as u16,
             created_at,
             skip: is_old || is_others,
             contents: Contents {
-                payloads: self.hold(row, 7),
-                transaction_ids: self.hold(row, 8),
-                headers: self.hold(row, 9),
+                payloads: self.hold(row, PAYLOADS),
+                transaction_ids: self.hold(row, TRANSACTION_IDS),
+                headers: self.hold(row, HEADERS),
             },
         }
     }
 
-    fn hold(&self, row: &Tuple, column: usize) -> StoredValue {
+    fn hold(&self, row: &Tuple, column: Column) -> StoredValue {
         if self.is_bare { StoredValue::nothing() } else { StoredValue::of(row, column) }
     }
 
@@ -324,15 +341,15 @@ impl Log<'_> {
         ids: &mut Vec<i64>,
     ) {
         let keys = [
-            (1, Key::Is(Value::Int(self.queue))),
-            (2, Key::Is(Value::Int(signed(xid)))),
-            (3, Key::Is(Value::Text(self.partition))),
-            (4, Key::Above(Value::Int(signed(late.after)))),
-            (4, Key::UpTo(Value::Int(signed(late.upto)))),
+            (QUEUE_ID, Key::Is(Value::Int(self.queue))),
+            (XID, Key::Is(Value::Int(signed(xid)))),
+            (PARTITION, Key::Is(Value::Text(self.partition))),
+            (ID, Key::Above(Value::Int(signed(late.after)))),
+            (ID, Key::UpTo(Value::Int(signed(late.upto)))),
         ];
         let enough = ids.len() + limit;
         NEWS.scan::<()>(&keys, ScanEnd::Start, under, |row| {
-            ids.push(row.need(2));
+            ids.push(row.need(ID));
             if ids.len() < enough { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
     }
@@ -364,10 +381,12 @@ pub struct Leap {
 /// the next of `running`, not to step over all that a bulk load has written so far.
 pub fn leap(queue: i64, xid: u64, running: &Holes, under: &ActiveSnapshot) -> Leap {
     let end = running.first_from(xid);
-    let mut keys =
-        vec![(1, Key::Is(Value::Int(queue))), (2, Key::Above(Value::Int(signed(xid) - 1)))];
-    keys.extend(end.map(|end| (2, Key::UpTo(Value::Int(signed(end) - 1)))));
-    let read = |row: &Tuple| ControlFlow::Break(unsigned(row.need(3)));
+    let mut keys = vec![
+        (QUEUE_ID, Key::Is(Value::Int(queue))),
+        (XID, Key::Above(Value::Int(signed(xid) - 1))),
+    ];
+    keys.extend(end.map(|end| (XID, Key::UpTo(Value::Int(signed(end) - 1)))));
+    let read = |row: &Tuple| ControlFlow::Break(unsigned(row.need(XID)));
     let pusher = NEWS.scan(&keys, ScanEnd::Start, under, read);
     Leap { pusher, clear_below: pusher.or(end).unwrap_or(u64::MAX) }
 }
@@ -380,7 +399,7 @@ static LAST_DRAWN: Statement = Statement::new(
 
 /// A segment id that no later push will fall below.
 pub fn last_drawn_id(under: &ActiveSnapshot) -> u64 {
-    LAST_DRAWN.read(&[], under).first().map_or(0, |row| unsigned(row.need::<i64>(1)))
+    LAST_DRAWN.read(&[], under).first().and_then(|row| row.only()).map_or(0, unsigned)
 }
 
 static FIRST_SINCE: Statement = Statement::new(
@@ -388,7 +407,7 @@ static FIRST_SINCE: Statement = Statement::new(
                    FROM queen_mq.segment WHERE queue_id = $1)
      SELECT seen.upto,
             (SELECT coalesce(sum(n), 0)::bigint FROM queen_mq.segment
-             WHERE queue_id = $1 AND id > seen.upto)
+             WHERE queue_id = $1 AND id > seen.upto) AS messages
      FROM seen",
     &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
 );
@@ -399,7 +418,7 @@ pub fn position_before(queue: i64, since: Moment, under: &ActiveSnapshot) -> (u6
     FIRST_SINCE
         .read(&[arg(queue), arg(At(since))], under)
         .first()
-        .map_or((0, 0), |row| (unsigned(row.need::<i64>(1)), row.need(2)))
+        .map_or((0, 0), |row| (unsigned(row.need(c"upto")), row.need(c"messages")))
 }
 
 static COUNT_OF: Statement = Statement::new(
@@ -417,7 +436,7 @@ pub fn count_of(queue: i64, ranges: &[(u64, u64, u64)], under: &ActiveSnapshot) 
         ranges.iter().map(|range| signed(of(range))).collect()
     };
     let args = [arg(queue), arg(column(|r| r.0)), arg(column(|r| r.1)), arg(column(|r| r.2))];
-    COUNT_OF.read(&args, under).first().map_or(0, |row| row.need(1))
+    COUNT_OF.read(&args, under).first().and_then(|row| row.only()).unwrap_or(0)
 }
 
 /// When the first visible segment of the partition from `from` on was written.
@@ -428,11 +447,12 @@ pub fn oldest_from(
     under: &ActiveSnapshot,
 ) -> Option<Moment> {
     let keys = [
-        (1, Key::Is(Value::Int(queue))),
-        (2, Key::Is(Value::Text(partition))),
-        (3, Key::Above(Value::Int(signed(from) - 1))),
+        (QUEUE_ID, Key::Is(Value::Int(queue))),
+        (PARTITION, Key::Is(Value::Text(partition))),
+        (ID, Key::Above(Value::Int(signed(from) - 1))),
     ];
-    IN_ORDER.scan(&keys, ScanEnd::Start, under, |row| ControlFlow::Break(row.need::<At>(4).0))
+    IN_ORDER
+        .scan(&keys, ScanEnd::Start, under, |row| ControlFlow::Break(row.need::<At>(CREATED_AT).0))
 }
 
 /// The same of the first that is not, by its id and the number of its messages, one of `these`.
@@ -444,14 +464,14 @@ pub fn oldest_but(
     under: &ActiveSnapshot,
 ) -> Option<Moment> {
     let keys = [
-        (1, Key::Is(Value::Int(queue))),
-        (2, Key::Is(Value::Text(partition))),
-        (3, Key::Above(Value::Int(signed(from) - 1))),
+        (QUEUE_ID, Key::Is(Value::Int(queue))),
+        (PARTITION, Key::Is(Value::Text(partition))),
+        (ID, Key::Above(Value::Int(signed(from) - 1))),
     ];
     IN_ORDER.scan(&keys, ScanEnd::Start, under, |row| {
-        match these(unsigned(row.need(2)), row.need::<i16>(5) as u16) {
+        match these(unsigned(row.need(ID)), row.need::<i16>(N) as u16) {
             true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(row.need::<At>(4).0),
+            false => ControlFlow::Break(row.need::<At>(CREATED_AT).0),
         }
     })
 }
@@ -459,14 +479,15 @@ pub fn oldest_but(
 /// The highest transaction id in the index of the queue's log, be its row deleted or not committed.
 /// So this is one look-up, however many rows have been deleted at that end.
 pub fn newest_xid(queue: i64) -> Option<u64> {
-    let keys = [(1, Key::Is(Value::Int(queue)))];
-    NEWS.scan_any(&keys, ScanEnd::End, |row| ControlFlow::Break(unsigned(row.need(3))))
+    let keys = [(QUEUE_ID, Key::Is(Value::Int(queue)))];
+    NEWS.scan_any(&keys, ScanEnd::End, |row| ControlFlow::Break(unsigned(row.need(XID))))
 }
 
 /// When the first segment of the queue, in the order of transactions from `floor` on, was written.
 pub fn oldest(queue: i64, floor: u64, under: &ActiveSnapshot) -> Option<Moment> {
-    let keys = [(1, Key::Is(Value::Int(queue))), (2, Key::Above(Value::Int(signed(floor) - 1)))];
-    NEWS.scan(&keys, ScanEnd::Start, under, |row| ControlFlow::Break(row.need::<At>(4).0))
+    let keys =
+        [(QUEUE_ID, Key::Is(Value::Int(queue))), (XID, Key::Above(Value::Int(signed(floor) - 1)))];
+    NEWS.scan(&keys, ScanEnd::Start, under, |row| ControlFlow::Break(row.need::<At>(CREATED_AT).0))
 }
 
 /// The transaction of the first segment of the queue, not below `floor`.
@@ -478,10 +499,10 @@ pub fn first_pusher(queue: i64, floor: u64, under: &ActiveSnapshot) -> Option<u6
 pub fn partitions(queue: i64, under: &ActiveSnapshot) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     loop {
-        let mut keys = vec![(1, Key::Is(Value::Int(queue)))];
-        keys.extend(found.last().map(|last| (2, Key::Above(Value::Text(last)))));
-        let next =
-            IN_ORDER.scan(&keys, ScanEnd::Start, under, |row| ControlFlow::Break(row.need(6)));
+        let mut keys = vec![(QUEUE_ID, Key::Is(Value::Int(queue)))];
+        keys.extend(found.last().map(|last| (PARTITION, Key::Above(Value::Text(last)))));
+        let next = IN_ORDER
+            .scan(&keys, ScanEnd::Start, under, |row| ControlFlow::Break(row.need(PARTITION)));
         match next {
             Some(partition) => found.push(partition),
             None => return found,
@@ -498,7 +519,7 @@ static DELETE_ALL: Statement = Statement::new(
 
 /// Remove the log of a queue; returns the number of messages.
 pub fn delete_all(queue: i64) -> i64 {
-    DELETE_ALL.run(&[arg(queue)]).first().map_or(0, |row| row.need(1))
+    DELETE_ALL.run(&[arg(queue)]).first().and_then(|row| row.only()).unwrap_or(0)
 }
 
 static DELETE: Statement = Statement::new(
@@ -530,13 +551,14 @@ pub struct Row {
 /// Every visible segment of a partition, in order.
 pub fn rows(queue: i64, partition: &str, under: &ActiveSnapshot) -> Vec<Row> {
     let mut rows = Vec::new();
-    let keys = [(1, Key::Is(Value::Int(queue))), (2, Key::Is(Value::Text(partition)))];
+    let keys =
+        [(QUEUE_ID, Key::Is(Value::Int(queue))), (PARTITION, Key::Is(Value::Text(partition)))];
     IN_ORDER.scan::<()>(&keys, ScanEnd::Start, under, |row| {
         rows.push(Row {
-            id: unsigned(row.need(2)),
-            xid: unsigned(row.need(3)),
-            created_at: row.need::<At>(4).0,
-            messages: u64::from(row.need::<i16>(5) as u16),
+            id: unsigned(row.need(ID)),
+            xid: unsigned(row.need(XID)),
+            created_at: row.need::<At>(CREATED_AT).0,
+            messages: u64::from(row.need::<i16>(N) as u16),
         });
         ControlFlow::Continue(())
     });
@@ -564,13 +586,13 @@ pub fn news(
     let (partition, segment) = (Value::Text(&key.0), Value::Int(signed(key.1)));
     let read = |row: &Tuple| News {
         segment: Arrived {
-            xid: unsigned(row.need(3)),
-            key: (row.need(6), unsigned(row.need(2))),
-            messages: u64::from(row.need::<i16>(5) as u16),
-            bytes: row.stored_size(7),
+            xid: unsigned(row.need(XID)),
+            key: (row.need(PARTITION), unsigned(row.need(ID))),
+            messages: u64::from(row.need::<i16>(N) as u16),
+            bytes: row.stored_size(PAYLOADS),
         },
-        created_at: row.need::<At>(4).0,
-        only_group: row.get(10),
+        created_at: row.need::<At>(CREATED_AT).0,
+        only_group: row.get(ONLY_GROUP),
     };
     match within {
         true => NEWS.after(&[queue, xid], &[partition, segment], None, limit, under, read),

@@ -6,8 +6,21 @@ use crate::error::Error;
 use crate::pg::clock::{At, Moment};
 use crate::pg::datum::Jsonb;
 use crate::pg::relation;
+use crate::pg::scan::{ScanEnd, Value};
 use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
-use crate::pg::table::{Index, ScanEnd, Table, Value};
+use crate::pg::table::{Index, table};
+
+table! {
+    TIMERS = c"timer";
+    ID: c"id" INT8OID,
+    QUEUE_ID: c"queue_id" INT8OID,
+    TIMER_KEY: c"timer_key" TEXTOID,
+    PARTITION: c"partition" TEXTOID,
+    TRANSACTION_ID: c"transaction_id" TEXTOID,
+    DELIVER_AT: c"deliver_at" TIMESTAMPTZOID,
+    PAYLOAD: c"payload" JSONBOID,
+    HEADERS: c"headers" JSONBOID,
+}
 
 /// A message to be scheduled.
 pub struct NewTimer<'a> {
@@ -46,7 +59,7 @@ macro_rules! insert {
 static REPLACE: Statement = insert!(
     "UPDATE SET partition = excluded.partition, transaction_id = excluded.transaction_id,
          deliver_at = excluded.deliver_at, payload = excluded.payload, headers = excluded.headers
-     RETURNING t.xmax = 0"
+     RETURNING t.xmax = 0 AS is_new"
 );
 static ADD: Statement = insert!("NOTHING");
 static EXISTS: Statement = Statement::new(
@@ -71,7 +84,7 @@ impl NewTimer<'_> {
     /// transaction that is scheduling, moving or cancelling the same one.
     pub fn replace(self) -> bool {
         match self.run(&REPLACE).first() {
-            Some(row) => row.need(1),
+            Some(row) => row.need(c"is_new"),
             None => Error::suppressed("queen_mq.timer").raise(),
         }
     }
@@ -81,7 +94,7 @@ impl NewTimer<'_> {
         let (queue, key) = (self.queue, self.key);
         let is_added = self.run(&ADD).affected() > 0;
         if !is_added && EXISTS.run(&[arg(queue), arg(key)]).affected() == 0 {
-            relation::refuse_suppression(c"timer");
+            relation::refuse_suppression(&TIMERS);
         }
         is_added
     }
@@ -95,7 +108,10 @@ static CANCEL: Statement = Statement::new(
 
 /// Take a timer out; its transaction_id and moment. Waits as `replace` does.
 pub fn cancel(queue: i64, key: &str) -> Option<(String, Moment)> {
-    CANCEL.run(&[arg(queue), arg(key)]).first().map(|row| (row.need(1), row.need::<At>(2).0))
+    CANCEL
+        .run(&[arg(queue), arg(key)])
+        .first()
+        .map(|row| (row.need(TRANSACTION_ID), row.need::<At>(DELIVER_AT).0))
 }
 
 static LOCK_OF_QUEUE: Statement = Statement::new(
@@ -132,11 +148,11 @@ pub fn hold_due(queue: i64, now: Moment, limit: usize) -> Vec<Due> {
     HOLD_DUE
         .run(&[arg(queue), arg(At(now)), arg(limit as i64)])
         .map(|row| Due {
-            id: row.need(1),
-            partition: row.need(2),
-            transaction_id: row.need(3),
-            payload: row.need(4),
-            headers: row.get(5),
+            id: row.need(ID),
+            partition: row.need(PARTITION),
+            transaction_id: row.need(TRANSACTION_ID),
+            payload: row.need(PAYLOAD),
+            headers: row.get(HEADERS),
         })
         .collect()
 }
@@ -149,16 +165,17 @@ pub fn delete(ids: Vec<i64>) {
     DELETE.run(&[arg(ids)]);
 }
 
-static BY_MOMENT: Index = Index { table: Table(c"timer"), name: c"timer_due" };
+static BY_MOMENT: Index =
+    Index { table: &TIMERS, name: c"timer_due", columns: &[QUEUE_ID, DELIVER_AT, ID] };
 
 /// The moment of the queue's next timer.
 pub fn next(queue: i64, under: &ActiveSnapshot) -> Option<Moment> {
-    BY_MOMENT.end(&[Value::Int(queue)], ScanEnd::Start, under, |row| row.need::<At>(6).0)
+    BY_MOMENT.end(&[Value::Int(queue)], ScanEnd::Start, under, |row| row.need::<At>(DELIVER_AT).0)
 }
 
 static COUNT: Statement =
     Statement::new("SELECT count(*) FROM queen_mq.timer WHERE queue_id = $1", &[pg_sys::INT8OID]);
 
 pub fn count(queue: i64, under: &ActiveSnapshot) -> i64 {
-    COUNT.read(&[arg(queue)], under).first().map_or(0, |row| row.need(1))
+    COUNT.read(&[arg(queue)], under).first().and_then(|row| row.only()).unwrap_or(0)
 }
