@@ -9,7 +9,7 @@ CREATE SEQUENCE queen_mq.marker_version AS bigint CACHE 32;
 CREATE TABLE queen_mq.marker (
     version    bigint NOT NULL,
     expires_at timestamptz,                 -- NULL: never
-    created_at timestamptz NOT NULL,        -- when this marker began; a write over an expired row begins a new one
+    created_at timestamptz NOT NULL,        -- of this marker; a write over an expired row makes a new one
     updated_at timestamptz NOT NULL,
     ns         text COLLATE "C" NOT NULL,
     key        text COLLATE "C" NOT NULL,

@@ -63,7 +63,7 @@ SELECT q.name AS queue,
        f.groups
 FROM queen_mq.queue_figures() f
 JOIN queen_mq.queue q ON q.name = f.queue;
-COMMENT ON VIEW @extschema@.queen_queues IS 'Queues: the options in effect, how many messages wait, and how many are in the log';
+COMMENT ON VIEW @extschema@.queen_queues IS 'Queues: the options in effect, how many messages wait, and what the log holds';
 
 CREATE VIEW @extschema@.queen_leases AS
 SELECT queue, consumer_group, partition, lease_id, expires_at, messages, delivery_attempt
