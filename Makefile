@@ -22,10 +22,10 @@ help: ## show this list
 demo: ## charge five orders exactly once on a throw-away server, and check every claim
 	@scripts/demo.sh
 
-test: ## run every test: engine, layer over PostgreSQL, SQL regression, concurrency, example, documentation
+test: ## run every test: tidiness, engine, layer over PostgreSQL, SQL regression, concurrency, example, documentation
 	@scripts/test.sh
 
-lint: ## check formatting, clippy, licences, spelling, shell scripts and the install script
+lint: ## check formatting, clippy, tidiness, licences, spelling, shell scripts and the install script
 	@scripts/lint.sh
 
 install: ## build for release and install into the PostgreSQL of PG_CONFIG

@@ -55,6 +55,7 @@ check "clippy" cargo clippy --quiet --workspace --all-targets "${CARGO_FEATURES[
 check "rustfmt, bench" cargo fmt --manifest-path bench/Cargo.toml --check
 check "clippy, bench" cargo clippy --quiet --manifest-path bench/Cargo.toml --all-targets \
   --target-dir target/driver --locked -- -D warnings
+check "tidy" cargo test --quiet --package queen-tidy
 check "licences and sources" "$tools/bin/cargo-deny" --log-level warn check bans licenses sources
 check "typos" "$tools/bin/typos"
 check "shellcheck" "$tools/bin/shellcheck" -x scripts/*.sh .ci/run

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests. The last line is `N passed, N failed`.
 #
-#   scripts/test.sh [PART...]                      engine, layer, sql, isolation, concurrency, example, docs;
-#                                                  without a name, all of them
+#   scripts/test.sh [PART...]                      tidy, engine, layer, sql, isolation, concurrency, example,
+#                                                  docs; all of them without a name
 #   TESTS='settle kv' scripts/test.sh sql          only these files of the part
 #   ACCEPT=1 TESTS=settle scripts/test.sh sql      writes what the tests print into their expected output
 #   ACCEPT=1 scripts/test.sh docs                  writes what the SQL prints into the pages
@@ -12,7 +12,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 choose_pg_config
 export PROFILE=${PROFILE:-debug}
-[ $# -gt 0 ] || set -- engine layer sql isolation concurrency example docs
+[ $# -gt 0 ] || set -- tidy engine layer sql isolation concurrency example docs
 out=target/test
 mkdir -p "$out"
 
@@ -210,6 +210,7 @@ scripts/setup.sh
 describe_pg
 for part; do
   case $part in
+    tidy) cargo_tests queen-tidy ;;
     engine) cargo_tests queen-engine ;;
     layer) test_layer ;;
     sql | isolation | concurrency | example | docs)

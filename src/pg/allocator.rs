@@ -22,7 +22,7 @@ use std::hint::{black_box, spin_loop};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::pg::ballast;
 
 #[global_allocator]
@@ -233,7 +233,7 @@ fn end_session() -> ! {
     // SAFETY: what ereport(FATAL) is made of; the texts are static.
     unsafe {
         if errstart(pgrx::pg_sys::FATAL as c_int, ptr::null()) {
-            errcode(Code::OutOfMemory.packed());
+            errcode(crate::error::Code::OutOfMemory.packed());
             errmsg_internal(c"out of memory in queen_mq".as_ptr());
         }
         errfinish(c"allocator.rs".as_ptr(), line!() as c_int, c"end_session".as_ptr());
