@@ -23,7 +23,7 @@ use crate::store::cursor::{self, Located, LockedCursor, Notice};
 use crate::store::group::{self, Group};
 use crate::store::queue::{Options, Queue};
 use crate::store::seen_snapshot::{self, SeenSnapshot};
-use crate::store::segment::{self, Row};
+use crate::store::segment::{self, SegmentSummary};
 use crate::store::{claim, discovery, receipt, replay, tally};
 use crate::wait::waiters::{self, Topic};
 
@@ -242,7 +242,7 @@ impl Unordered {
     }
 
     /// Messages of the partition that are not settled.
-    fn unsettled(&self, rows: &[Row]) -> i64 {
+    fn unsettled(&self, rows: &[SegmentSummary]) -> i64 {
         let claimed: HashSet<MessageId> =
             self.claims.iter().filter_map(|claim| claim.message).collect();
         let unread = rows.iter().filter(|row| !self.base.has_read(row.id, row.xid));
@@ -328,7 +328,7 @@ fn leases_are_live(queue: &Queue) -> Error {
 }
 
 /// Where a cursor begins in a partition that holds `rows`.
-fn start_in(rows: &[Row], mode: Mode, last_drawn: u64, taken: &SeenSnapshot) -> Start {
+fn start_in(rows: &[SegmentSummary], mode: Mode, last_drawn: u64, taken: &SeenSnapshot) -> Start {
     match mode {
         Mode::All => Start::default(),
         Mode::New => Start::after(last_drawn, &taken.snapshot),
@@ -341,7 +341,7 @@ fn start_in(rows: &[Row], mode: Mode, last_drawn: u64, taken: &SeenSnapshot) -> 
 }
 
 /// Messages of a partition that are not settled: read and open, or not read yet.
-fn unsettled(cursor: &Cursor, rows: &[Row]) -> i64 {
+fn unsettled(cursor: &Cursor, rows: &[SegmentSummary]) -> i64 {
     let unread = rows.iter().filter(|row| !cursor.has_read(row.id, row.xid));
     unread.map(|row| row.messages as i64).sum::<i64>() + cursor.open() as i64
 }
