@@ -20,8 +20,8 @@ table! {
     ADMITTED_AT: c"admitted_at" TIMESTAMPTZOID,
 }
 
-// In order of the key, so that two calls with the same ids in another order don't deadlock. A row
-// that is not returned stands for its window: it is a duplicate, now locked by us.
+// In order of the key, so that two calls with equal ids in another order do not deadlock. An id that
+// is not returned is a duplicate: its row is there, within its window, and locked by this statement.
 static ADMIT: Statement = Statement::new(
     "INSERT INTO queen_mq.admission AS a
          (queue_id, partition, transaction_id, message_id, admitted_at)
@@ -40,7 +40,7 @@ static ADMIT: Statement = Statement::new(
         pg_sys::TIMESTAMPTZOID,
     ],
 );
-// OFFSET makes PostgreSQL look each id up by the whole key, and by no other plan.
+// With OFFSET, PostgreSQL looks each id up by the whole key, and uses no other plan.
 static ORIGINALS: Statement = Statement::new(
     "SELECT t.id, a.message_id FROM unnest($3) AS t(id)
      CROSS JOIN LATERAL (SELECT message_id FROM queen_mq.admission
@@ -56,8 +56,9 @@ static RENUMBER: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, pg_sys::INT8ARRAYOID],
 );
 
-/// Remember `ids` with their message ids. Waits for a transaction that is pushing one of them, and
-/// only for that. Returns the duplicates with their original message ids.
+/// Remember `ids` with their message ids for the dedup window. Waits for an open transaction that has
+/// pushed one of them, and for nothing else. Returns the duplicates, with the message ids of their
+/// originals.
 pub fn admit(
     queue: i64,
     partition: &str,
@@ -91,7 +92,7 @@ pub fn admit(
     originals
 }
 
-/// Give ids just admitted the message ids they got in the end.
+/// Write the message ids that these ids got in the end. This transaction has admitted them.
 pub fn renumber(queue: i64, partition: &str, ids: &[&str], messages: &[i64]) {
     RENUMBER.run(&[arg(queue), arg(partition), arg(ids.to_vec()), arg(messages.to_vec())]);
 }
@@ -112,8 +113,8 @@ pub fn find(queue: i64, partition: &str, id: &str, since: Moment) -> Result<Opti
     Ok(found.filter(|(_, at)| *at > since).map(|(message, _)| message))
 }
 
-/// Whether a transaction that has not ended is pushing this transaction_id; to push a duplicate is
-/// to lock its row. If not, it is locked by the caller now.
+/// Whether an open transaction is pushing this transaction_id. (A push of a duplicate locks the row
+/// of its original.) If not, and there is a row, the caller has locked it now.
 pub fn is_busy(queue: i64, partition: &str, id: &str) -> Result<bool> {
     let key = [Value::Int(queue), Value::Text(partition), Value::Text(id)];
     if REMEMBERED.is_busy(&key) {

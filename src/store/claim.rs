@@ -1,9 +1,11 @@
-//! `queen_mq.claim`: the messages that groups without order have taken.
+//! `queen_mq.claim`: the messages that groups without order have popped.
 //!
-//! A claim is to one message what a cursor is to a partition: an identity and a lock, with states in
-//! `queen_mq.progress`, the first of which its own row tells. It is there for everybody from the
-//! moment it is inserted, whether or not that has been committed: who takes messages looks at what
-//! others are about to take, and a unique key decides between those who come at the same moment.
+//! A claim is to one message what a cursor is to a partition: an identity and a lock. Its states are
+//! in `queen_mq.progress`, but for the first, which its own row tells.
+//!
+//! A claim counts from the moment it is inserted, before the popping transaction commits. A pop looks
+//! at the claims of open transactions as well, and leaves their messages alone. Of two pops that
+//! insert a claim of one message at once, the unique key lets one succeed.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -97,7 +99,7 @@ pub fn find(id: u64, under: &ActiveSnapshot) -> Option<ClaimRow> {
     BY_ID.end(&[Value::Int(signed(id))], ScanEnd::Start, under, ClaimRow::read)
 }
 
-/// Claim a message: None where somebody has, or is about to.
+/// Claim a message. None where another transaction has claimed it, committed or not. Never waits.
 pub fn try_insert(
     id: u64,
     group: i64,
@@ -120,7 +122,7 @@ pub fn try_insert(
     )
 }
 
-/// Take back what this transaction has claimed.
+/// Delete a claim that this transaction has inserted.
 pub fn withdraw(place: RowLocation) {
     CLAIMS.withdraw(place);
 }
@@ -130,25 +132,25 @@ pub fn draw_id() -> u64 {
     unsigned(sequence::draw(c"cursor_id_seq"))
 }
 
-/// Lock the claim as a cursor is locked.
+/// Lock the row of a claim `FOR NO KEY UPDATE`, as that of a cursor is locked.
 pub fn lock(place: RowLocation, wait: bool, under: &ActiveSnapshot) -> bool {
     CLAIMS.lock(place, wait, under)
 }
 
-/// A claim of somebody, who may not have committed.
+/// A claim as it is at this moment; its transaction may not have committed.
 #[derive(Clone, Copy, Debug)]
 pub struct Claimed {
     pub id: u64,
     taken_at: Moment,
     /// The first lease, which was given when the message was taken.
     first: Option<Terms>,
-    /// Of a transaction that has not ended: another, or the current one.
+    /// Its transaction has not ended: it is another one, or the current one.
     pub is_open: bool,
     pub is_own: bool,
 }
 
 impl Claimed {
-    /// Whether it began under a lease whose time is over.
+    /// Whether it began with a lease whose time is over.
     pub fn has_ended(&self, now: Moment, void_before: Moment) -> bool {
         self.first.is_some_and(|(_, end)| end <= now || self.taken_at < void_before)
     }
@@ -175,7 +177,8 @@ pub fn at_hand(group: i64, partition: &str, of: &Spans) -> HashMap<MessageId, Cl
     found
 }
 
-/// The last message of the partition, not below `from`, that anybody has claimed, or is about to.
+/// The last message of the partition, not below `from`, that is claimed at this moment, committed or
+/// not.
 pub fn last_at_hand(group: i64, partition: &str, from: MessageId) -> Option<MessageId> {
     let keys = beyond(group, partition, from);
     BY_MESSAGE.scan_dirty(&keys, ScanEnd::End, |row, _| {
@@ -183,7 +186,7 @@ pub fn last_at_hand(group: i64, partition: &str, from: MessageId) -> Option<Mess
     })
 }
 
-/// Those of these messages that are claimed for all to see.
+/// The claims of these messages that are visible in the snapshot.
 pub fn visible(group: i64, partition: &str, of: &Spans, under: &ActiveSnapshot) -> Vec<ClaimRow> {
     let mut found = Vec::new();
     for (low, high) in runs(of) {
@@ -205,7 +208,7 @@ fn between(group: i64, partition: &str, low: i64, high: i64) -> [(Column, Key<'_
     ]
 }
 
-/// Segments this close to each other are looked at in one scan.
+/// Claims of segments whose ids differ by no more than this are read in one scan.
 const NEAR: u64 = 1024;
 
 /// Ranges of message ids, first and last, that together hold all of `spans`.
@@ -224,8 +227,9 @@ fn runs(spans: &Spans) -> Vec<(i64, i64)> {
     runs.into_iter().map(|(first, last)| (first.to_sql(), last.to_sql())).collect()
 }
 
-/// The first partition after `after` that has, or had, claims of the group. Those that have gone may
-/// be many, beside an old snapshot: they are not passed one by one.
+/// The first partition after `after` that has, or had, claims of the group. While an old snapshot is
+/// held, the index may have many entries of claims that are gone; this passes none of them one by
+/// one.
 pub fn next_partition(group: i64, after: &str) -> Option<String> {
     let keys =
         [(GROUP_ID, Key::Is(Value::Int(group))), (PARTITION, Key::Above(Value::Text(after)))];
@@ -245,7 +249,7 @@ pub fn of_partition(
     BY_MESSAGE.after(&prefix, &after, None, limit, under, ClaimRow::read)
 }
 
-/// The last message of a partition, not below `from`, that is claimed.
+/// The last message of a partition, not below `from`, whose claim is visible in the snapshot.
 pub fn last(
     group: i64,
     partition: &str,
@@ -314,14 +318,15 @@ static DELETE: Statement = Statement::new(
      RETURNING id",
     &[pg_sys::INT8ARRAYOID],
 );
-// What a sweep is deleting is left to it.
+// States that a sweep is deleting at this moment are skipped.
 static DELETE_STATES: Statement = Statement::new(
     "DELETE FROM queen_mq.progress WHERE ctid = ANY (ARRAY(
          SELECT ctid FROM queen_mq.progress WHERE cursor_id = ANY ($1) FOR UPDATE SKIP LOCKED))",
     &[pg_sys::INT8ARRAYOID],
 );
 
-/// Remove claims with their states, but for those that somebody has locked; returns which.
+/// Delete claims with their states, except those that another transaction has locked; returns the
+/// ids of the deleted ones.
 pub fn delete(claims: &[u64]) -> Vec<u64> {
     let ids: Vec<i64> = claims.iter().copied().map(signed).collect();
     let gone: Vec<i64> = DELETE.run(&[arg(ids)]).map(|row| row.need(ID)).collect();

@@ -28,8 +28,8 @@ table! {
     FAILED_AT: c"failed_at" TIMESTAMPTZOID,
 }
 
-// The copy is made from the log by PostgreSQL; the payload does not pass through this process's
-// hands. A message without a transaction_id of its own gets the derived one.
+// The statement copies the payload from the log, so it does not pass through Rust. A message that was
+// pushed without a transaction_id gets the derived one.
 static BURY: Statement = Statement::new(
     "INSERT INTO queen_mq.dead_letter
          (queue, consumer_group, partition, message_id, transaction_id, payload, headers, error,
@@ -53,7 +53,7 @@ static BURY: Statement = Statement::new(
         pg_sys::TIMESTAMPTZOID,
     ],
 );
-/// Whether there is something to bury: else the log has been emptied in the meantime.
+// Whether the message is still in the log.
 static IS_IN_LOG: Statement = Statement::new(
     "SELECT FROM queen_mq.consumer_group g
      JOIN queen_mq.queue q ON q.name = g.queue
@@ -85,6 +85,7 @@ pub fn bury(group: i64, partition: &str, dead: DeadLetter, error: Option<&str>, 
     }
 }
 
+/// Delete the dead letters of a queue.
 pub fn delete_of_queue(queue: &str) {
     DELETE_OF_QUEUE.run(&[arg(queue)]);
 }
@@ -94,11 +95,12 @@ static COUNT: Statement = Statement::new(
     &[pg_sys::TEXTOID, pg_sys::TEXTOID],
 );
 
+/// How many dead letters a group has.
 pub fn count(queue: &str, group: &str) -> i64 {
     COUNT.run(&[arg(queue), arg(group)]).first().and_then(|row| row.only()).unwrap_or(0)
 }
 
-/// A dead letter taken out.
+/// A dead letter that was taken out of the table.
 pub struct Letter {
     pub queue: String,
     /// '' is queue mode.
@@ -115,7 +117,7 @@ static TAKE: Statement = Statement::new(
     &[pg_sys::INT8OID],
 );
 
-/// Take a dead letter out; None if there is none. Its values live until SPI closes.
+/// Take a dead letter out; None if there is no such id. Its values live until SPI closes.
 pub fn take(id: i64) -> Option<Letter> {
     TAKE.run(&[arg(id)]).first().map(|row| Letter {
         queue: row.need(QUEUE),

@@ -1,4 +1,4 @@
-//! `queen_mq.lease_set`: the cursors of leases over several partitions.
+//! `queen_mq.lease_set`: the cursors, or the claims, of leases that cover more than one.
 
 use pgrx::datum::Uuid;
 use pgrx::pg_sys;
@@ -41,14 +41,15 @@ static FIND: Statement = Statement::new(
     &[pg_sys::INT8OID],
 );
 
-/// The id of a set to be inserted when its cursors are known.
+/// An id for a set that is inserted later, when the pop knows its cursors.
 pub fn draw_id() -> u64 {
     unsigned(sequence::draw(c"lease_set_id_seq"))
 }
 
-/// A cursor; or a claim, with its message.
+/// What a lease covers: a cursor; or a claim, with its message.
 pub type Covered = (u64, Option<MessageId>);
 
+/// Write the set of a lease.
 pub fn insert(id: u64, lease: LeaseId, mut covered: Vec<Covered>, now: Moment) {
     covered.sort_unstable();
     let cursors: Vec<i64> = covered.iter().map(|(cursor, _)| signed(*cursor)).collect();
@@ -66,8 +67,8 @@ pub fn insert(id: u64, lease: LeaseId, mut covered: Vec<Covered>, now: Moment) {
     }
 }
 
-/// What the set covers, ascending; none where it is not known. In REPEATABLE READ one that was
-/// made after the transaction's snapshot is an error.
+/// What the set covers, ascending; nothing if there is no such set. In REPEATABLE READ, a set that
+/// was written after the transaction took its snapshot is an error.
 pub fn covered(id: u64) -> Result<Vec<Covered>> {
     let read = |row: SqlRow| {
         let message = row.get::<i64>(c"message_id").map(MessageId::from_sql);

@@ -13,7 +13,7 @@ use crate::pg::scan::{ScanEnd, Tuple, Value};
 use crate::pg::spi::{ActiveSnapshot, Arg, Columns, Statement, arg};
 use crate::pg::table::{Column, Index, table};
 
-/// Queues that a session remembers.
+/// How many queues a session remembers.
 const REMEMBERED: usize = 1024;
 
 /// A queue.
@@ -22,7 +22,7 @@ pub struct Queue {
     pub id: i64,
     pub name: String,
     pub created_at: Moment,
-    /// How transaction ids are stored.
+    /// What is added to transaction ids before they are stored.
     pub identity: Identity,
     pub options: Options,
 }
@@ -150,13 +150,13 @@ thread_local! {
     static KNOWN: RowCache<String, Queue> = RowCache::of(REMEMBERED);
 }
 
-/// The queue of this name as it is at this moment, or, in REPEATABLE READ, as the transaction sees it.
+/// The queue of this name: as it is at this moment; in REPEATABLE READ, as the transaction sees it.
 pub fn known(name: &str) -> Result<Option<Queue>> {
     KNOWN.with(|rows| rows.get(name.to_owned(), |under| find(name, under)))
 }
 
-/// The queue, created with the defaults if it is not there. Waits for a transaction that is
-/// creating it.
+/// The queue of this name, created with the default options if there is none. Waits for another
+/// transaction that is creating it.
 pub fn find_or_create(name: &str, now: Moment) -> Result<Queue> {
     let mut has_tried = false;
     loop {
@@ -174,7 +174,8 @@ pub fn find_or_create(name: &str, now: Moment) -> Result<Queue> {
     }
 }
 
-/// The queue, locked against a concurrent change of its options.
+/// The queue of this name, its row locked `FOR UPDATE`: no other transaction changes its options
+/// before this one ends.
 ///
 /// Lock order: the table `identity` before rows of queues. So this looks the queue up first, which
 /// sets the identity after a restore, and locks the row only then.
@@ -184,6 +185,7 @@ pub fn lock(name: &str) -> Result<Option<Queue>> {
     ActiveSnapshot::new_snapshot(|under| adopted(read(&row), under)).map(Some)
 }
 
+/// Write the queue's options.
 pub fn update(queue: &Queue) {
     fn option<T: IntoDatum + Clone>(value: &Option<T>) -> Arg {
         value.clone().and_then(IntoDatum::into_datum)
@@ -211,6 +213,7 @@ pub fn update(queue: &Queue) {
 static ALL: Statement =
     Statement::new(concat!("SELECT ", columns!(), " FROM queen_mq.queue ORDER BY name"), &[]);
 
+/// All queues, by name.
 pub fn all(under: &ActiveSnapshot) -> Result<Vec<Queue>> {
     // The identity that the first row of another installation leads to is right for all of them.
     let mut foreign = None;
@@ -231,7 +234,7 @@ static DELETE_PARTS: [Statement; 3] = [
     Statement::new("DELETE FROM queen_mq.tally WHERE queue_id = $1", &[pg_sys::INT8OID]),
 ];
 
-/// Remove the queue with its admissions, timers and count. Its log is removed before.
+/// Delete the queue with its admissions, timers and count. The caller has deleted its log before.
 pub fn delete(queue: &Queue) {
     for statement in &DELETE_PARTS {
         statement.run(&[arg(queue.id)]);

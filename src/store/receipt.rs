@@ -1,4 +1,4 @@
-//! `queen_mq.receipt`: the traces of ended leases.
+//! `queen_mq.receipt`: what ended leases settled, so that a repeated or a late ack is answered rightly.
 
 use pgrx::datum::Uuid;
 use pgrx::pg_sys;
@@ -30,10 +30,9 @@ const KEPT: i64 = HOUR;
 static BY_LEASE: Index =
     Index { table: &RECEIPTS, name: c"receipt_once", columns: &[CURSOR_ID, LEASE_ID] };
 
-// Lease ids grow with time, until their bits of it wrap around. The bounds keep the scan away from
-// the end of the index where rows die. Older receipts, of a cursor that went quiet, are left to the
-// sweep, which may be deleting them. The result is right because of the moment that each row
-// stores.
+// The time is part of a lease id, so ids grow with it, until those bits wrap around. The bounds keep
+// the scan away from the end of the index where rows die. Older receipts, of a cursor that went
+// quiet, are left to the sweep. What is deleted is decided by the moment that each row stores.
 static PRUNE: Statement = Statement::new(
     "DELETE FROM queen_mq.receipt WHERE ctid = ANY (ARRAY(
          SELECT ctid FROM queen_mq.receipt
@@ -42,7 +41,7 @@ static PRUNE: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::UUIDOID, pg_sys::UUIDOID, pg_sys::TIMESTAMPTZOID],
 );
 
-/// Remove receipts of the cursor, whose lock the caller holds, that have served their time.
+/// Delete receipts of the cursor that are older than [`KEPT`]. The caller holds the cursor's lock.
 pub fn prune(cursor: u64, now: Moment) {
     let bound = |lease: LeaseId| arg(Uuid::from_bytes(lease.0));
     let until = now - KEPT;
@@ -51,6 +50,7 @@ pub fn prune(cursor: u64, now: Moment) {
     }
 }
 
+/// Write the receipt of a lease on a cursor or a claim.
 pub fn insert(at: &Located, lease: LeaseId, receipt: &Receipt, now: Moment) {
     let is_claim = at.message.is_some();
     RECEIPTS.insert(&[
@@ -63,6 +63,7 @@ pub fn insert(at: &Located, lease: LeaseId, receipt: &Receipt, now: Moment) {
     ]);
 }
 
+/// The receipt of a lease on this cursor or claim.
 pub fn find(cursor: u64, lease: LeaseId, under: &ActiveSnapshot) -> Result<Option<Receipt>> {
     let key = [Value::Int(signed(cursor)), Value::Uuid(&lease.0)];
     BY_LEASE
@@ -72,8 +73,9 @@ pub fn find(cursor: u64, lease: LeaseId, under: &ActiveSnapshot) -> Result<Optio
         .transpose()
 }
 
-/// The trace of a lease on a claim that is gone, and whose it was: group and partition. Whatever the
-/// transaction's snapshot says, for the claim is gone since.
+/// The receipt of a lease on a claim that is gone, with the claim's group and partition. It is read
+/// as it is at this moment, because the claim may have gone after the transaction took its
+/// snapshot.
 pub fn find_of_claim(claim: u64, lease: LeaseId) -> Result<Option<(i64, String, Receipt)>> {
     let key = [Value::Int(signed(claim)), Value::Uuid(&lease.0)];
     ActiveSnapshot::latest_snapshot(|under| {

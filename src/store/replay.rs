@@ -1,4 +1,4 @@
-//! `queen_mq.replay`: segments that are for one group alone.
+//! `queen_mq.replay`: replayed dead letters in the log, each for one group alone.
 
 use pgrx::pg_sys;
 
@@ -16,7 +16,7 @@ table! {
     GROUP_ID: c"group_id" INT8OID,
 }
 
-/// A segment of one message, for one group.
+/// A segment of one message, which is for one group alone.
 pub struct Replay {
     pub segment: u64,
     pub xid: u64,
@@ -30,6 +30,7 @@ static INSERT: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::INT8OID],
 );
 
+/// Write down that a segment is for one group alone.
 pub fn insert(queue: i64, replay: &Replay) {
     let written = INSERT.run(&[
         arg(queue),
@@ -48,6 +49,7 @@ static OF_QUEUE: Statement = Statement::new(
     &[pg_sys::INT8OID],
 );
 
+/// The replays of a queue.
 pub fn of_queue(queue: i64, under: &ActiveSnapshot) -> Vec<Replay> {
     let read = |row: SqlRow| Replay {
         segment: unsigned(row.need(SEGMENT_ID)),
@@ -69,7 +71,8 @@ static HAND_OVER: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID],
 );
 
-/// Give messages that were replayed for the group `from` of the queue to the group `to`.
+/// Give the messages that were replayed for group `from` of the queue to group `to`, which is that group
+/// under its new id.
 pub fn hand_over(queue: i64, from: i64, to: i64) {
     HAND_OVER.run(&[arg(from), arg(to), arg(queue)]);
 }
