@@ -2,6 +2,7 @@
 
 pub mod address_map;
 pub mod allocator;
+pub mod arrays;
 pub mod backtrace;
 pub mod ballast;
 pub mod binary_upgrade;
@@ -16,9 +17,12 @@ mod executor;
 pub mod guard;
 pub mod insert;
 mod key;
+mod passed_through;
 pub mod planning;
 pub mod raise;
+pub mod random;
 pub mod relation;
+pub mod result_context;
 pub mod result_rows;
 pub mod row_cache;
 mod row_lock;

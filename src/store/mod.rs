@@ -12,6 +12,7 @@ pub mod lease_set;
 mod located;
 pub mod locks;
 pub mod marker;
+mod numeric;
 mod options;
 pub mod progress;
 pub mod queue;
