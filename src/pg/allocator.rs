@@ -5,8 +5,8 @@
 //! instead, and so does this extension:
 //!
 //! - Memory whose size depends on a caller's data is bounded by the code that reads arguments, lies
-//!   in PostgreSQL's memory, or is asked for beforehand ([`ensure`], [`room`]), where a refusal is an
-//!   ERROR.
+//!   in PostgreSQL's memory, or is asked for beforehand ([`ensure`], [`room`]), where a refusal is
+//!   an ERROR.
 //! - The other requests are small. If the system refuses one, the allocator serves it from a
 //!   reserve, and the next safe point ([`check`]) raises 53200 out_of_memory.
 //! - pgrx copies an error on its way through Rust several times, also into PostgreSQL's memory,

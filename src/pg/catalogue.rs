@@ -39,8 +39,8 @@ fn extension() -> &'static Extension {
     }
 }
 
-/// A relation's OID; relations of an extension are there as long as its functions. Changes are heard of
-/// no later than the relation is locked.
+/// A relation's OID; relations of an extension are there as long as its functions. Changes are
+/// heard of no later than the relation is locked.
 pub fn oid_of(name: &'static CStr) -> pg_sys::Oid {
     let changes = changes::count();
     let known = OIDS.with_borrow(|known| known.get(&name.as_ptr()).copied());

@@ -7,13 +7,13 @@ use pgrx::pg_sys;
 use crate::error::Error;
 
 thread_local! {
-    /// Random numbers that have been fetched and not given out. A backend begins with none, because the
-    /// postmaster, of which it is a copy, has fetched none.
+    /// Random numbers that have been fetched and not given out. A backend begins with none, because
+    /// the postmaster, of which it is a copy, has fetched none.
     static DRAWN: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// 64 random bits from PostgreSQL's strong source. They are fetched 64 times 64 bits at once, since each
-/// call of the source costs as much as the bits.
+/// 64 random bits from PostgreSQL's strong source. They are fetched 64 times 64 bits at once, since
+/// each call of the source costs as much as the bits.
 pub fn random() -> u64 {
     if let Some(one) = DRAWN.with_borrow_mut(Vec::pop) {
         return one;

@@ -10,9 +10,9 @@ use super::table::{RowLocation, Table};
 use crate::error::Error;
 
 impl Table {
-    /// Lock the row `FOR NO KEY UPDATE`, to the end of the transaction. False if the row is gone, or,
-    /// without `wait`, if another transaction has locked it. `under`: a snapshot that sees the row,
-    /// so that no vacuum gives its location to another row.
+    /// Lock the row `FOR NO KEY UPDATE`, to the end of the transaction. False if the row is gone,
+    /// or, without `wait`, if another transaction has locked it. `under`: a snapshot that sees the
+    /// row, so that no vacuum gives its location to another row.
     pub fn lock(&'static self, place: RowLocation, wait: bool, _under: &ActiveSnapshot) -> bool {
         let mut place = place.0;
         let mut failure = pg_sys::TM_FailureData::default();

@@ -131,8 +131,8 @@ impl Index {
         unsafe { self.scan_as(pg_sys::GetActiveSnapshot(), keys, from, visit) }
     }
 
-    /// Whether a transaction that has not ended has written, or is replacing or deleting, a row with
-    /// these leading columns: an insert of the same key would wait for it.
+    /// Whether a transaction that has not ended has written, or is replacing or deleting, a row
+    /// with these leading columns: an insert of the same key would wait for it.
     pub fn is_busy(&self, prefix: &[Value<'_>]) -> bool {
         let keys = self.leading(prefix.iter().map(|value| Key::Is(*value)));
         let visit = |_: &Tuple, by: Unended| match by.written || by.replaced {
@@ -193,9 +193,9 @@ impl Index {
             ScanEnd::Start => pg_sys::ScanDirection::ForwardScanDirection,
             ScanEnd::End => pg_sys::ScanDirection::BackwardScanDirection,
         };
-        // SAFETY: the caller vouches for the snapshot. Relations, scan and slot are opened and closed
-        // in pairs; on an ERROR the transaction's resource owner closes them. The keys' datums live
-        // in the current memory context, longer than the scan.
+        // SAFETY: the caller vouches for the snapshot. Relations, scan and slot are opened and
+        // closed in pairs; on an ERROR the transaction's resource owner closes them. The keys'
+        // datums live in the current memory context, longer than the scan.
         unsafe {
             let table = relation::open(self.table, READ);
             let index = relation::open_index(self, &table);

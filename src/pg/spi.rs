@@ -1,9 +1,9 @@
-//! The place that talks SPI (but for `queen_wait`, which ends transactions): statements prepared once
-//! per session, run under a snapshot the caller names.
+//! The place that talks SPI (but for `queen_wait`, which ends transactions): statements prepared
+//! once per session, run under a snapshot the caller names.
 //!
 //! pgrx has an SPI client of its own. It decides by itself whether a statement is read-only, and
-//! with that, which snapshot it sees. What a queue delivers depends on exactly that choice, for a cursor is
-//! a position and a snapshot. So each caller here names the snapshot.
+//! with that, which snapshot it sees. What a queue delivers depends on exactly that choice, for a
+//! cursor is a position and a snapshot. So each caller here names the snapshot.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long};
 use std::ptr;
@@ -135,7 +135,7 @@ pub struct SqlRows {
 }
 
 impl SqlRows {
-    /// SqlRows returned, or written where the statement returns none.
+    /// How many rows were returned, or written where the statement returns none.
     pub fn affected(&self) -> usize {
         self.count
     }

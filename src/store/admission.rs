@@ -20,8 +20,9 @@ table! {
     ADMITTED_AT: c"admitted_at" TIMESTAMPTZOID,
 }
 
-// In order of the key, so that two calls with equal ids in another order do not deadlock. An id that
-// is not returned is a duplicate: its row is there, within its window, and locked by this statement.
+// In order of the key, so that two calls with equal ids in another order do not deadlock. An id
+// that is not returned is a duplicate: its row is there, within its window, and locked by this
+// statement.
 static ADMIT: Statement = Statement::new(
     "INSERT INTO queen_mq.admission AS a
          (queue_id, partition, transaction_id, message_id, admitted_at)
@@ -56,9 +57,9 @@ static RENUMBER: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, pg_sys::INT8ARRAYOID],
 );
 
-/// Remember `ids` with their message ids for the dedup window. Waits for an open transaction that has
-/// pushed one of them, and for nothing else. Returns the duplicates, with the message ids of their
-/// originals.
+/// Remember `ids` with their message ids for the dedup window. Waits for an open transaction that
+/// has pushed one of them, and for nothing else. Returns the duplicates, with the message ids of
+/// their originals.
 pub fn admit(
     queue: i64,
     partition: &str,

@@ -1,11 +1,11 @@
 //! `queen_mq.claim`: the messages that groups without order have popped.
 //!
-//! A claim is to one message what a cursor is to a partition: an identity and a lock. Its states are
-//! in `queen_mq.progress`, but for the first, which its own row tells.
+//! A claim is to one message what a cursor is to a partition: an identity and a lock. Its states
+//! are in `queen_mq.progress`, but for the first, which its own row tells.
 //!
-//! A claim counts from the moment it is inserted, before the popping transaction commits. A pop looks
-//! at the claims of open transactions as well, and leaves their messages alone. Of two pops that
-//! insert a claim of one message at once, the unique key lets one succeed.
+//! A claim counts from the moment it is inserted, before the popping transaction commits. A pop
+//! looks at the claims of open transactions as well, and leaves their messages alone. Of two pops
+//! that insert a claim of one message at once, the unique key lets one succeed.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -177,8 +177,8 @@ pub fn at_hand(group: i64, partition: &str, of: &Spans) -> HashMap<MessageId, Cl
     found
 }
 
-/// The last message of the partition, not below `from`, that is claimed at this moment, committed or
-/// not.
+/// The last message of the partition, not below `from`, that is claimed at this moment, committed
+/// or not.
 pub fn last_at_hand(group: i64, partition: &str, from: MessageId) -> Option<MessageId> {
     let keys = beyond(group, partition, from);
     BY_MESSAGE.scan_dirty(&keys, ScanEnd::End, |row, _| {
@@ -227,9 +227,9 @@ fn runs(spans: &Spans) -> Vec<(i64, i64)> {
     runs.into_iter().map(|(first, last)| (first.to_sql(), last.to_sql())).collect()
 }
 
-/// The first partition after `after` that has, or had, claims of the group. While an old snapshot is
-/// held, the index may have many entries of claims that are gone; this passes none of them one by
-/// one.
+/// The first partition after `after` that has, or had, claims of the group. While an old snapshot
+/// is held, the index may have many entries of claims that are gone; this passes none of them one
+/// by one.
 pub fn next_partition(group: i64, after: &str) -> Option<String> {
     let keys =
         [(GROUP_ID, Key::Is(Value::Int(group))), (PARTITION, Key::Above(Value::Text(after)))];

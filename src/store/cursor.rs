@@ -1,5 +1,5 @@
-//! `queen_mq.cursor`: who reads where. A row is the identity and the lock of a partition for a group;
-//! its state is the newest row of [`super::progress`].
+//! `queen_mq.cursor`: who reads where. A row is the identity and the lock of a partition for a
+//! group; its state is the newest row of [`super::progress`].
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -328,7 +328,8 @@ fn lock_one(id: u64, but_settled: bool, under: &ActiveSnapshot) -> Result<Option
     }
 }
 
-/// Whether there is such a cursor or claim at this moment, whatever the transaction's snapshot says.
+/// Whether there is such a cursor or claim at this moment, whatever the transaction's snapshot
+/// says.
 fn exists_by_id(id: u64) -> Result<bool> {
     let key = [Value::Int(signed(id))];
     ActiveSnapshot::latest_snapshot(|under| {

@@ -28,8 +28,8 @@ table! {
     FAILED_AT: c"failed_at" TIMESTAMPTZOID,
 }
 
-// The statement copies the payload from the log, so it does not pass through Rust. A message that was
-// pushed without a transaction_id gets the derived one.
+// The statement copies the payload from the log, so it does not pass through Rust. A message that
+// was pushed without a transaction_id gets the derived one.
 static BURY: Statement = Statement::new(
     "INSERT INTO queen_mq.dead_letter
          (queue, consumer_group, partition, message_id, transaction_id, payload, headers, error,

@@ -51,8 +51,8 @@ static PRUNE: Statement = Statement::new(
 );
 
 /// Write `state`, which follows the state of revision `base`, and delete the states before `base`.
-/// The search for them begins at `state.pruned`, a low-water mark: below it the index holds only dead
-/// rows. Returns the revision written. The caller holds [`locks::discovery`].
+/// The search for them begins at `state.pruned`, a low-water mark: below it the index holds only
+/// dead rows. Returns the revision written. The caller holds [`locks::discovery`].
 pub fn append(group: i64, base: i64, state: &mut Discovery) -> i64 {
     let from = state.pruned;
     state.pruned = base;
@@ -65,8 +65,8 @@ pub fn append(group: i64, base: i64, state: &mut Discovery) -> i64 {
     written.map_or(base, |row| row.need(REVISION))
 }
 
-/// Take [`locks::discovery`], under which one transaction at a time reads on for the group. False if
-/// another transaction holds it, or this one has no spare lock left. Never waits.
+/// Take [`locks::discovery`], under which one transaction at a time reads on for the group. False
+/// if another transaction holds it, or this one has no spare lock left. Never waits.
 pub fn try_lead(group: i64) -> bool {
     locks::discovery(group).try_spare()
 }
@@ -108,8 +108,8 @@ impl<T> Hint<T> {
     }
 }
 
-/// Announcements to the group after (xid, cursor), in that order; with `within`, those of transaction
-/// `xid` alone.
+/// Announcements to the group after (xid, cursor), in that order; with `within`, those of
+/// transaction `xid` alone.
 pub fn announced(
     group: i64,
     xid: u64,
@@ -150,8 +150,8 @@ pub fn due(
         .collect()
 }
 
-/// Moments after (moment, cursor) and up to `bound`, each with its revision: those of states, and the
-/// ends of the first leases of claims (revision 0).
+/// Moments after (moment, cursor) and up to `bound`, each with its revision: those of states, and
+/// the ends of the first leases of claims (revision 0).
 fn moments(
     group: i64,
     after: (Moment, i64),

@@ -90,8 +90,8 @@ thread_local! {
     static QUEUES: RowCache<i64, String> = RowCache::of(REMEMBERED);
 }
 
-/// The name of the queue that the group of this id reads: as it is at this moment; in REPEATABLE READ,
-/// as the transaction sees it.
+/// The name of the queue that the group of this id reads: as it is at this moment; in REPEATABLE
+/// READ, as the transaction sees it.
 pub fn queue_of(group: i64) -> Result<Option<String>> {
     let read = |under: &ActiveSnapshot| {
         Ok(BY_ID.end(&[Value::Int(group)], ScanEnd::Start, under, |row| row.need(QUEUE)))
@@ -155,8 +155,8 @@ pub struct NewGroup {
     pub ordering: Option<String>,
 }
 
-/// Register the group, under [`locks::registration`]. None where another transaction has registered it
-/// since the caller looked, or, with `Patience::PassBy`, is registering it now.
+/// Register the group, under [`locks::registration`]. None where another transaction has registered
+/// it since the caller looked, or, with `Patience::PassBy`, is registering it now.
 pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> Option<Group> {
     let lock = locks::registration(queue, name);
     match patience {
@@ -200,7 +200,8 @@ static MOVE: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::BYTEAOID, pg_sys::INT8OID, pg_sys::INT8OID],
 );
 
-/// New cursors of the group begin at `start` from now on. `initial` and `baseline`: as in [`Group`].
+/// New cursors of the group begin at `start` from now on. `initial` and `baseline`: as in
+/// [`Group`].
 pub fn move_to(group: i64, start: &Start, initial: i64, baseline: Option<i64>) {
     catalogue::announce();
     MOVE.run(&[arg(group), arg(encode(start)), arg(initial), baseline.and_then(arg)]);
@@ -211,8 +212,8 @@ static RENUMBER: Statement = Statement::new(
     &[pg_sys::INT8OID],
 );
 
-/// Give the group a new id. What it had under the old id stays for a while, to answer late acks, and
-/// is then swept, as after the removal of the group.
+/// Give the group a new id. What it had under the old id stays for a while, to answer late acks,
+/// and is then swept, as after the removal of the group.
 pub fn renumber(group: i64) -> i64 {
     catalogue::announce();
     RENUMBER.run(&[arg(group)]).first().map_or(group, |row| row.need(ID))
@@ -224,9 +225,9 @@ static HOLD: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::BYTEAOID, pg_sys::INT8OID, pg_sys::INT8OID],
 );
 
-/// Lock the group's row `FOR NO KEY UPDATE`, so that no other transaction moves the group before this
-/// one ends. False if another transaction has locked the row, or has moved the group since it was
-/// read. Never waits.
+/// Lock the group's row `FOR NO KEY UPDATE`, so that no other transaction moves the group before
+/// this one ends. False if another transaction has locked the row, or has moved the group since it
+/// was read. Never waits.
 pub fn try_hold(group: &Group) -> bool {
     let (start, baseline) = (arg(encode(&group.start)), group.baseline.and_then(arg));
     HOLD.run(&[arg(group.id), start, arg(group.initial), baseline]).first().is_some()

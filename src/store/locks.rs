@@ -13,8 +13,8 @@
 //!
 //! The row of a queue that is configured or deleted is locked before them. Rows of groups, of
 //! cursors and claims (both ascending), of timers and of dead letters are locked after them. Pops
-//! and sweeps only try these locks, they wait for none. [`crate::broker::hold::attempt`] says how the other
-//! calls wait.
+//! and sweeps only try these locks, they wait for none. [`crate::broker::hold::attempt`] says how
+//! the other calls wait.
 //!
 //! A seek, a purge and the like find cursors and claims by a snapshot, which shows none that are
 //! not committed. So a transaction that creates one shares [`first_reads`] and [`first_reads_of`]

@@ -1,5 +1,5 @@
-//! The tables of schema `queen_mq`: one file for each, with its columns, its statements and its direct
-//! reads and writes. And all locks that are no rows ([`locks`]). Nothing here decides.
+//! The tables of schema `queen_mq`: one file for each, with its columns, its statements and its
+//! direct reads and writes. And all locks that are no rows ([`locks`]). Nothing here decides.
 
 pub mod admission;
 pub mod claim;

@@ -1,4 +1,5 @@
-//! `queen_mq.receipt`: what ended leases settled, so that a repeated or a late ack is answered rightly.
+//! `queen_mq.receipt`: what ended leases settled, so that a repeated or a late ack is answered
+//! rightly.
 
 use pgrx::datum::Uuid;
 use pgrx::pg_sys;
@@ -30,9 +31,9 @@ const KEPT: i64 = HOUR;
 static BY_LEASE: Index =
     Index { table: &RECEIPTS, name: c"receipt_once", columns: &[CURSOR_ID, LEASE_ID] };
 
-// The time is part of a lease id, so ids grow with it, until those bits wrap around. The bounds keep
-// the scan away from the end of the index where rows die. Older receipts, of a cursor that went
-// quiet, are left to the sweep. What is deleted is decided by the moment that each row stores.
+// The time is part of a lease id, so ids grow with it, until those bits wrap around. The bounds
+// keep the scan away from the end of the index where rows die. Older receipts, of a cursor that
+// went quiet, are left to the sweep. What is deleted is decided by the moment that each row stores.
 static PRUNE: Statement = Statement::new(
     "DELETE FROM queen_mq.receipt WHERE ctid = ANY (ARRAY(
          SELECT ctid FROM queen_mq.receipt

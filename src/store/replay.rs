@@ -71,8 +71,8 @@ static HAND_OVER: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID],
 );
 
-/// Give the messages that were replayed for group `from` of the queue to group `to`, which is that group
-/// under its new id.
+/// Give the messages that were replayed for group `from` of the queue to group `to`, which is that
+/// group under its new id.
 pub fn hand_over(queue: i64, from: i64, to: i64) {
     HAND_OVER.run(&[arg(from), arg(to), arg(queue)]);
 }

@@ -80,8 +80,8 @@ impl NewTimer<'_> {
         ])
     }
 
-    /// Schedule it in place of the timer of this key. True if there was none. Waits for a transaction
-    /// that is scheduling, delivering or cancelling that timer.
+    /// Schedule it in place of the timer of this key. True if there was none. Waits for a
+    /// transaction that is scheduling, delivering or cancelling that timer.
     pub fn replace(self) -> bool {
         match self.run(&REPLACE).first() {
             Some(row) => row.need(c"is_new"),
@@ -89,7 +89,8 @@ impl NewTimer<'_> {
         }
     }
 
-    /// Schedule it, unless there is a timer of this key. False if there is. Waits as `replace` does.
+    /// Schedule it, unless there is a timer of this key. False if there is. Waits as `replace`
+    /// does.
     pub fn add(self) -> bool {
         let (queue, key) = (self.queue, self.key);
         let is_added = self.run(&ADD).affected() > 0;
@@ -119,8 +120,8 @@ static LOCK_OF_QUEUE: Statement = Statement::new(
     &[pg_sys::INT8OID],
 );
 
-/// Lock all timers of a queue, ascending, waiting for transactions that are delivering, replacing or
-/// cancelling one.
+/// Lock all timers of a queue, ascending, waiting for transactions that are delivering, replacing
+/// or cancelling one.
 pub fn lock_of_queue(queue: i64) {
     LOCK_OF_QUEUE.run(&[arg(queue)]);
 }
@@ -142,8 +143,8 @@ static HOLD_DUE: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID],
 );
 
-/// Lock up to `limit` timers that are due, in the order of their moments. Never waits. The values live
-/// until SPI closes.
+/// Lock up to `limit` timers that are due, in the order of their moments. Never waits. The values
+/// live until SPI closes.
 pub fn hold_due(queue: i64, now: Moment, limit: usize) -> Vec<Due> {
     HOLD_DUE
         .run(&[arg(queue), arg(At(now)), arg(limit as i64)])

@@ -1,5 +1,5 @@
-//! Reading one partition of the log: in order beyond a position, and what transactions that committed
-//! late have left below it.
+//! Reading one partition of the log: in order beyond a position, and what transactions that
+//! committed late have left below it.
 
 use std::ops::ControlFlow;
 
@@ -40,7 +40,8 @@ pub struct LogPage {
     pub held_back: Option<(u64, u64)>,
 }
 
-/// A read of late segments: what [`Read::Late`] says, and the transactions that are not visible yet.
+/// A read of late segments: what [`Read::Late`] says, and the transactions that are not visible
+/// yet.
 struct Late<'a> {
     from: &'a Holes,
     running: &'a Holes,
@@ -49,8 +50,8 @@ struct Late<'a> {
 }
 
 impl Log<'_> {
-    /// Carry out a read of the engine, `limit` segments at most. `running`: the transactions that are
-    /// not visible in `under`.
+    /// Carry out a read of the engine, `limit` segments at most. `running`: the transactions that
+    /// are not visible in `under`.
     pub fn read(
         &self,
         read: &Read,
@@ -113,8 +114,8 @@ impl Log<'_> {
         Self { is_bare: true, ..self }
     }
 
-    /// The ids of late segments, in order. Most transactions of `from` are those of consumers and have
-    /// pushed nothing, so the scan leaps from one that has pushed to the next.
+    /// The ids of late segments, in order. Most transactions of `from` are those of consumers and
+    /// have pushed nothing, so the scan leaps from one that has pushed to the next.
     fn late(&self, late: &Late<'_>, limit: usize, under: &ActiveSnapshot) -> Vec<i64> {
         let Late { from, running, .. } = late;
         let mut ids = Vec::new();
@@ -182,8 +183,9 @@ pub struct Leap {
     pub clear_below: u64,
 }
 
-/// Look for the first transaction, not below `xid`, that has pushed to the queue. The look ends at the
-/// next of `running`: else it would step over all the rows that an open bulk load has written so far.
+/// Look for the first transaction, not below `xid`, that has pushed to the queue. The look ends at
+/// the next of `running`: else it would step over all the rows that an open bulk load has written
+/// so far.
 pub fn leap(queue: i64, xid: u64, running: &Holes, under: &ActiveSnapshot) -> Leap {
     let end = running.first_from(xid);
     let mut keys = vec![

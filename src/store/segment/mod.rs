@@ -64,8 +64,8 @@ pub fn draw_ids(count: i32) -> Vec<u64> {
 pub struct NewSegment<'a> {
     pub queue: i64,
     pub partition: &'a str,
-    /// Drawn before; None: it is drawn with the insert. By the push rule, the transaction has its id
-    /// in either case.
+    /// Drawn before; None: it is drawn with the insert. By the push rule, the transaction has its
+    /// id in either case.
     pub id: Option<u64>,
     pub xid: u64,
     pub created_at: Moment,
@@ -93,8 +93,9 @@ impl Appending {
         Self(SEGMENTS.inserting())
     }
 
-    /// Append one to the log; returns its id. The arrays of the row are copies of the messages. They
-    /// are freed before the next segment, so a push of any size has one segment in memory twice.
+    /// Append one to the log; returns its id. The arrays of the row are copies of the messages.
+    /// They are freed before the next segment, so a push of any size has one segment in memory
+    /// twice.
     pub fn append(&self, segment: NewSegment<'_>) -> u64 {
         let id = segment.id.unwrap_or_else(|| unsigned(sequence::draw(c"segment_id")));
         Scratch::new().run(|| {

@@ -43,21 +43,21 @@ impl Stored {
     }
 }
 
-/// The messages of a segment as they lie in the table. A value that does not fit into a page lies in
-/// the TOAST table, and this holds its address. So it takes a page at most, in the memory context
-/// that it was read or copied into.
+/// The messages of a segment as they lie in the table. A value that does not fit into a page lies
+/// in the TOAST table, and this holds its address. So it takes a page at most, in the memory
+/// context that it was read or copied into.
 ///
-/// A caller may unpack it while it holds a snapshot that was taken no later than the one it was read
-/// with. Then the large values are still there, whatever has become of the row:
+/// A caller may unpack it while it holds a snapshot that was taken no later than the one it was
+/// read with. Then the large values are still there, whatever has become of the row:
 ///
-/// - Only vacuum removes a large value, and only when the transaction that deleted the row had ended
-///   before every snapshot in use was taken. The row was visible when it was read. So no transaction
-///   that deletes it had ended by then, nor when an earlier snapshot was taken.
+/// - Only vacuum removes a large value, and only when the transaction that deleted the row had
+///   ended before every snapshot in use was taken. The row was visible when it was read. So no
+///   transaction that deletes it had ended by then, nor when an earlier snapshot was taken.
 /// - No statement rewrites or truncates the table, because the reader holds its lock to the end of
 ///   the transaction.
 ///
-/// The caller of an SQL function holds such a snapshot until the function returns: in every isolation
-/// level, in PL/pgSQL, and in read-only functions.
+/// The caller of an SQL function holds such a snapshot until the function returns: in every
+/// isolation level, in PL/pgSQL, and in read-only functions.
 #[derive(Clone, Copy)]
 pub struct Contents {
     pub(super) payloads: StoredValue,

@@ -157,8 +157,8 @@ pub struct News {
     pub only_group: Option<i64>,
 }
 
-/// Up to `limit` segments of the queue after (xid, partition, segment), in that order; with `within`,
-/// those of transaction `xid` alone.
+/// Up to `limit` segments of the queue after (xid, partition, segment), in that order; with
+/// `within`, those of transaction `xid` alone.
 pub fn news(
     queue: i64,
     xid: u64,
