@@ -211,7 +211,11 @@ describe_pg
 for part; do
   case $part in
     tidy) cargo_tests queen-tidy ;;
-    engine) cargo_tests queen-engine ;;
+    engine)
+      cargo_tests queen-engine
+      # The pictures of the docs are those that the program draws.
+      cargo_tests queen-drawings
+      ;;
     layer) test_layer ;;
     sql | isolation | concurrency | example | docs)
       if [ -z "${cluster_dir:-}" ]; then
