@@ -62,7 +62,7 @@ pub fn draw() -> Picture {
         x += if mark == "L" { 250.0 } else { 118.0 };
     }
     let notes = &[
-        "A receipt: of an expired lease whose messages this pop takes. A dead letter: at max_deliveries.",
+        "A receipt: of an expired lease whose messages it takes. A dead letter: at max_deliveries.",
         "Where a pop finds nothing, it inserts and locks nothing, and takes no transaction id.",
     ];
     canvas.lines(36.0, bottom + 52.0, BODY.in_colour(FAINT), notes);

@@ -14,8 +14,9 @@ pub fn draw() -> Picture {
         960.0,
         528.0,
         "Effect, marker and acknowledgement in one transaction",
-        "A transaction inserts a charge, puts a marker and acknowledges the message. A commit makes \
-         all three rows true at one moment. A rollback leaves none, and the message comes again.",
+        "A transaction inserts a charge, puts a marker and acknowledges the message. A commit \
+         makes all three rows true at one moment. A rollback leaves none, and the message comes \
+         again.",
     );
     canvas.text(40.0, 50.0, BODY.large().bold(), "the consumer's transaction");
     canvas.text(420.0, 50.0, BODY.large().bold(), "rows it writes");
