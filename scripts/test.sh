@@ -3,7 +3,8 @@
 #
 #   scripts/test.sh [PART...]                      tidy, engine, layer, sql, isolation, concurrency, example,
 #                                                  docs; all of them without a name
-#   TESTS='settle kv' scripts/test.sh sql          only these files of the part
+#   TESTS='settle kv' scripts/test.sh sql          only these files of the part (of layer: only
+#                                                  tests with one of these in their names)
 #   ACCEPT=1 TESTS=settle scripts/test.sh sql      writes what the tests print into their expected output
 #   ACCEPT=1 scripts/test.sh docs                  writes what the SQL prints into the pages
 #
@@ -13,6 +14,7 @@
 choose_pg_config
 export PROFILE=${PROFILE:-debug}
 [ $# -gt 0 ] || set -- tidy engine layer sql isolation concurrency example docs
+read -ra only <<<"${TESTS:-}"
 out=target/test
 mkdir -p "$out"
 
@@ -120,7 +122,8 @@ test_layer() {
   rm -rf "$data/pg"
   # Asks for backtraces, so that a test can check that errors have none.
   WITH_TESTS=1 CARGO_PGRX=$ROOT/scripts/install.sh CARGO_PGRX_TEST_PGDATA=$data/pg RUST_BACKTRACE=1 \
-    USER=${USER:-$(id -un)} as=as_layer cargo_tests queen_mq --lib "${CARGO_FEATURES[@]}" --features pg_test
+    USER=${USER:-$(id -un)} as=as_layer cargo_tests queen_mq --lib "${CARGO_FEATURES[@]}" --features pg_test \
+    -- "${only[@]}"
   rm -rf "$data"
 }
 
@@ -144,7 +147,7 @@ test_concurrency() {
   # One of the tests goes through a pooler.
   [ -x /usr/sbin/pgbouncer ] || [ -x /usr/bin/pgbouncer ] || apt_install pgbouncer ||
     die "install PgBouncer"
-  cargo_tests queen-tests
+  cargo_tests queen-tests "${only[@]/#/--test=}"
 }
 
 # leftovers DATABASE: prints what a run of the example has left: its tables, and rows in the extension's
@@ -194,9 +197,11 @@ test_example() {
 
 # Runs the SQL of each page, in order, in a new database. It must print what the page shows.
 test_docs() {
-  local page
+  local page name
   for page in README.md docs/*.md docs/reference/*.md; do
+    name=$(basename "$page" .md)
     grep -q '^```sql$' "$page" || continue
+    [[ " ${TESTS:-$name} " == *" $name "* ]] || continue
     if fresh_database test_docs && scripts/check-docs.sh "$page" "$out" \
       env LC_ALL=C.UTF-8 PGTZ=UTC timeout 300 "$PG_BIN/psql" --no-psqlrc --quiet --dbname test_docs; then
       ok "the SQL in $page"
@@ -211,7 +216,11 @@ describe_pg
 for part; do
   case $part in
     tidy) cargo_tests queen-tidy ;;
-    engine) cargo_tests queen-engine ;;
+    engine)
+      cargo_tests queen-engine
+      # The pictures of the docs are those that the program draws.
+      cargo_tests queen-drawings
+      ;;
     layer) test_layer ;;
     sql | isolation | concurrency | example | docs)
       if [ -z "${cluster_dir:-}" ]; then
