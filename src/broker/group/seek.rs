@@ -146,7 +146,7 @@ pub fn seek_partition(
         return begin_anew_in(queue, group, partition, mode);
     }
     // Consumers go on in other partitions. A seek of the whole group waits for this share.
-    cursor::read_first(queue.id, group.id);
+    cursor::share_first_reads(queue.id, group.id);
     if !lookup::is_current(queue, group)? {
         return Ok(None);
     }

@@ -117,7 +117,7 @@ pub fn fold_locked(
             LockAttempt::Locked => (base.clone(), base.cursor),
             LockAttempt::HeldByAnother | LockAttempt::MovedOn => return Ok(()),
         },
-        None if !cursor::try_read_first(queue.id, group.id) => return Ok(()),
+        None if !cursor::try_share_first_reads(queue.id, group.id) => return Ok(()),
         None => match cursor::insert_if_new(group.id, partition) {
             Some(new) => (new, Cursor::new(group.start.clone())),
             None => return Ok(()),

@@ -238,7 +238,7 @@ impl Retaining<'_> {
         };
         let Some(claims) = reader.claims.as_ref().filter(|_| holds) else { return Ok(holds) };
         // Before the look: who takes something after it finds out.
-        if !cursor::try_keep_from_taking(group, partition) {
+        if !cursor::try_lock_out_claims(group, partition) {
             return Ok(false);
         }
         let seen: usize = gone.iter().map(|row| of(claims, row).len()).sum();

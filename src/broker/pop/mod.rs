@@ -370,14 +370,14 @@ impl<'a> Taking<'a> {
                 LockAttempt::HeldByAnother => return Ok(PartitionResult::Locked),
                 LockAttempt::MovedOn => return Ok(PartitionResult::MovedOn),
             },
-            None if !cursor::try_read_first(self.queue.id, self.group.id) => {
+            None if !cursor::try_share_first_reads(self.queue.id, self.group.id) => {
                 return Ok(PartitionResult::Locked);
             }
             None if !self.is_current()? => {
-                cursor::give_up_reading(self.queue.id, self.group.id);
+                cursor::give_back_first_reads(self.queue.id, self.group.id);
                 return Ok(PartitionResult::MovedOn);
             }
-            None => match cursor::try_create_read(self.group.id, partition)? {
+            None => match cursor::try_create_with_shares(self.group.id, partition)? {
                 // The state of this cursor knows nothing of messages that a sweep or a purge has
                 // removed since the look. From here on neither removes any: a purge waits for the
                 // share that this transaction holds, and a sweep creates a missing cursor before it
@@ -388,7 +388,7 @@ impl<'a> Taking<'a> {
                 }
                 Some(located) => located,
                 None => {
-                    cursor::give_up_reading(self.queue.id, self.group.id);
+                    cursor::give_back_first_reads(self.queue.id, self.group.id);
                     return Ok(PartitionResult::Locked);
                 }
             },
