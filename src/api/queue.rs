@@ -6,8 +6,8 @@ use pgrx::prelude::*;
 use super::args;
 use super::call::Call;
 use crate::broker::group::seek;
-use crate::broker::hold::attempt::hold_all;
-use crate::broker::hold::{forget_search, hold_everything};
+use crate::broker::hold::attempt::hold_in_attempts;
+use crate::broker::hold::{delete_discovery, hold_queue_and_cursors};
 use crate::error::{Error, OrRaise, Result};
 use crate::pg::clock::{self, DAY};
 use crate::pg::datum::TextArray;
@@ -282,9 +282,9 @@ fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
 
 /// Remove a queue whose row the caller has locked.
 fn delete(queue: &Queue) -> Result<i64> {
-    let groups = hold_all(&queue.name, |attempt| {
-        let (groups, _) = hold_everything(attempt, queue)?;
-        groups.iter().try_for_each(|group| forget_search(attempt, group))?;
+    let groups = hold_in_attempts(&queue.name, |attempt| {
+        let (groups, _) = hold_queue_and_cursors(attempt, queue)?;
+        groups.iter().try_for_each(|group| delete_discovery(attempt, group))?;
         let (id, name) = (queue.id, queue.name.clone());
         attempt.rows(move || {
             timer::lock_of_queue(id);

@@ -9,9 +9,10 @@ use queen_engine::message::MessageId;
 use queen_engine::receipt::Receipt;
 
 use crate::broker::group::register::{Beginning, Mode};
-use crate::broker::hold::attempt::hold_all;
+use crate::broker::hold::attempt::hold_in_attempts;
 use crate::broker::hold::{
-    cursors_of, forget_search, hold_everything, hold_group, hold_queue, hold_rows,
+    cursor_ids_of, delete_discovery, hold_group, hold_group_rows, hold_queue_and_cursors,
+    hold_queue_and_groups,
 };
 use crate::broker::housekeeping::fold_claims;
 use crate::broker::lookup;
@@ -33,7 +34,7 @@ pub fn seek(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>> {
     if !group.is_ordered(&queue.options) {
         return begin_anew(queue, group, mode);
     }
-    let held = hold_all(&queue.name, |attempt| {
+    let held = hold_in_attempts(&queue.name, |attempt| {
         if !hold_group(attempt, queue, group)? {
             return Ok(None);
         }
@@ -41,7 +42,7 @@ pub fn seek(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>> {
         let partitions =
             ActiveSnapshot::new_snapshot(|under| Ok(segment::partitions(queue.id, under)))?;
         cursor::create(group.id, partitions);
-        attempt.cursors(&cursors_of(&[group.id])?).map(Some)
+        attempt.cursors(&cursor_ids_of(&[group.id])?).map(Some)
     })?;
     let Some(locked) = held else { return Ok(None) };
     ActiveSnapshot::new_snapshot(|under| {
@@ -66,12 +67,12 @@ pub fn seek(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>> {
 
 /// Move a group without order: it begins anew, and is another one to whoever has looked before.
 fn begin_anew(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>> {
-    let held = hold_all(&queue.name, |attempt| {
+    let held = hold_in_attempts(&queue.name, |attempt| {
         if !hold_group(attempt, queue, group)? {
             return Ok(None);
         }
-        forget_search(attempt, group)?;
-        attempt.cursors(&cursors_of(&[group.id])?).map(Some)
+        delete_discovery(attempt, group)?;
+        attempt.cursors(&cursor_ids_of(&[group.id])?).map(Some)
     })?;
     let Some(locked) = held else { return Ok(None) };
     let located = locate(group, locked)?;
@@ -150,7 +151,7 @@ pub fn seek_partition(
     if !lookup::is_current(queue, group)? {
         return Ok(None);
     }
-    let locked = hold_all(&queue.name, |attempt| {
+    let locked = hold_in_attempts(&queue.name, |attempt| {
         let (id, partition) = (group.id, partition.to_owned());
         attempt.rows({
             let partition = partition.clone();
@@ -184,7 +185,7 @@ fn begin_anew_in(
     partition: &str,
     mode: Mode,
 ) -> Result<Option<usize>> {
-    let held = hold_all(&queue.name, |attempt| {
+    let held = hold_in_attempts(&queue.name, |attempt| {
         if !hold_group(attempt, queue, group)? {
             return Ok(None);
         }
@@ -260,12 +261,12 @@ impl Unordered {
 
 /// Give the queue's new ordering to groups that have none of their own.
 pub fn reorder(queue: &Queue, before: &Options) -> Result<()> {
-    let held = hold_all(&queue.name, |attempt| {
-        let groups = hold_queue(attempt, queue)?;
+    let held = hold_in_attempts(&queue.name, |attempt| {
+        let groups = hold_queue_and_groups(attempt, queue)?;
         let changes = |group: &Group| group.is_ordered(&queue.options) != group.is_ordered(before);
         let hold = |group: Group| {
-            forget_search(attempt, &group)?;
-            let locked = attempt.cursors(&cursors_of(&[group.id])?)?;
+            delete_discovery(attempt, &group)?;
+            let locked = attempt.cursors(&cursor_ids_of(&[group.id])?)?;
             Ok((group, locked))
         };
         groups.into_iter().filter(changes).map(hold).collect::<Result<Vec<_>>>()
@@ -348,10 +349,10 @@ fn unsettled(cursor: &Cursor, rows: &[Row]) -> i64 {
 
 /// Remove the group. Whoever holds a lease of it has lost it.
 pub fn unsubscribe(queue: Option<&Queue>, group: &Group) -> Result<()> {
-    let locked = hold_all(queue.map_or("", |queue| &queue.name), |attempt| {
-        hold_rows(attempt, vec![group.id])?;
-        forget_search(attempt, group)?;
-        attempt.cursors(&cursors_of(&[group.id])?)
+    let locked = hold_in_attempts(queue.map_or("", |queue| &queue.name), |attempt| {
+        hold_group_rows(attempt, vec![group.id])?;
+        delete_discovery(attempt, group)?;
+        attempt.cursors(&cursor_ids_of(&[group.id])?)
     })?;
     revoke(queue, &locate(group, locked)?);
     group::forget(group.id);
@@ -360,7 +361,8 @@ pub fn unsubscribe(queue: Option<&Queue>, group: &Group) -> Result<()> {
 
 /// Remove every visible message of the queue; returns how many.
 pub fn purge(queue: &Queue) -> Result<i64> {
-    let (groups, locked) = hold_all(&queue.name, |attempt| hold_everything(attempt, queue))?;
+    let (groups, locked) =
+        hold_in_attempts(&queue.name, |attempt| hold_queue_and_cursors(attempt, queue))?;
     ActiveSnapshot::new_snapshot(|under| {
         let taken = seen_snapshot::describe(under, queue.identity);
         let mut count = Count::take(queue.id, &taken, None, under)?;

@@ -42,7 +42,7 @@ const LONGEST: i64 = 64 * FIRST;
 
 /// Take all locks that `take` asks for, of a queue. `take` is called again until an attempt gets
 /// all.
-pub fn hold_all<T>(queue: &str, mut take: impl FnMut(&Attempt) -> Result<T>) -> Result<T> {
+pub fn hold_in_attempts<T>(queue: &str, mut take: impl FnMut(&Attempt) -> Result<T>) -> Result<T> {
     let mut patience = FIRST;
     loop {
         let undoing = Undoing(queue);
@@ -73,7 +73,7 @@ impl Drop for Undoing<'_> {
 
 /// A lock that an attempt may wait for.
 #[derive(Clone)]
-enum Wanted {
+enum AwaitedLock {
     /// The whole of a lock that others share.
     Whole(Lock),
     /// A cursor or a claim.
@@ -82,15 +82,15 @@ enum Wanted {
     Rows(Rc<dyn Fn() -> Result<()>>),
 }
 
-impl Wanted {
+impl AwaitedLock {
     fn wait_in_the_open(self) -> Result<()> {
         match self {
-            Wanted::Whole(lock) => {
+            AwaitedLock::Whole(lock) => {
                 lock.wait_for_holders();
                 Ok(())
             }
-            Wanted::Cursor(id) => undone(|| cursor::lock_row(id).map(drop)),
-            Wanted::Rows(take) => undone(|| take()),
+            AwaitedLock::Cursor(id) => undone(|| cursor::lock_row(id).map(drop)),
+            AwaitedLock::Rows(take) => undone(|| take()),
         }
     }
 }
@@ -101,7 +101,7 @@ pub struct Attempt {
     left: Cell<i64>,
     /// The lock that it is waiting for, if its own patience ends the wait and not the caller's
     /// `lock_timeout`.
-    awaited: RefCell<Option<Wanted>>,
+    awaited: RefCell<Option<AwaitedLock>>,
 }
 
 impl Attempt {
@@ -113,7 +113,7 @@ impl Attempt {
     fn run<T>(
         &self,
         take: &mut impl FnMut(&Attempt) -> Result<T>,
-    ) -> Result<std::result::Result<T, Wanted>> {
+    ) -> Result<std::result::Result<T, AwaitedLock>> {
         let timeout = StatementTimeout::now();
         let all = AssertUnwindSafe(|| Ok(all_or_nothing(|| take(self))));
         let outcome = PgTryBuilder::new(all)
@@ -135,7 +135,7 @@ impl Attempt {
 
     /// Take a lock whole.
     pub fn whole(&self, lock: Lock) {
-        self.wait(Wanted::Whole(lock), || lock.whole());
+        self.wait(AwaitedLock::Whole(lock), || lock.whole());
     }
 
     /// Lock cursors and claims in the given order, which is ascending; those that are gone drop
@@ -143,7 +143,7 @@ impl Attempt {
     pub fn cursors(&self, ids: &[u64]) -> Result<Vec<LockedCursor>> {
         let mut locked = Vec::with_capacity(ids.len());
         for &id in ids {
-            locked.extend(self.wait(Wanted::Cursor(id), || cursor::lock_row(id))?);
+            locked.extend(self.wait(AwaitedLock::Cursor(id), || cursor::lock_row(id))?);
         }
         Ok(locked)
     }
@@ -151,15 +151,15 @@ impl Attempt {
     /// Rows that `take` locks, or creates, or deletes.
     pub fn rows(&self, take: impl Fn() -> Result<()> + 'static) -> Result<()> {
         let take = Rc::new(take);
-        self.wait(Wanted::Rows(take.clone()), || take())
+        self.wait(AwaitedLock::Rows(take.clone()), || take())
     }
 
     /// Take a lock within what is left of the attempt's patience. On an ERROR `awaited` still names
     /// it.
-    fn wait<T>(&self, wanted: Wanted, take: impl FnOnce() -> T) -> T {
+    fn wait<T>(&self, awaited: AwaitedLock, take: impl FnOnce() -> T) -> T {
         let began = clock::now();
         let limit = Limit::lower_to(self.left.get());
-        self.awaited.replace(limit.is_lower.then_some(wanted));
+        self.awaited.replace(limit.is_lower.then_some(awaited));
         let taken = take();
         self.awaited.replace(None);
         self.left.set(self.left.get() - (clock::now() - began));

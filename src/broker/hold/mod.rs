@@ -23,12 +23,12 @@ pub fn hold_group(attempt: &Attempt, queue: &Queue, group: &Group) -> Result<boo
     if !lookup::is_current(queue, group)? {
         return Ok(false);
     }
-    hold_rows(attempt, vec![group.id])?;
+    hold_group_rows(attempt, vec![group.id])?;
     Ok(true)
 }
 
 /// Hold the rows of groups. Retention holds them, too, while it removes messages by their age.
-pub fn hold_rows(attempt: &Attempt, groups: Vec<i64>) -> Result<()> {
+pub fn hold_group_rows(attempt: &Attempt, groups: Vec<i64>) -> Result<()> {
     attempt.rows(move || {
         group::lock(&groups);
         Ok(())
@@ -37,7 +37,7 @@ pub fn hold_rows(attempt: &Attempt, groups: Vec<i64>) -> Result<()> {
 
 /// Forget where the group has looked for work. Waits for a sweep that is deleting superseded rows
 /// of `queen_mq.discovery`.
-pub fn forget_search(attempt: &Attempt, group: &Group) -> Result<()> {
+pub fn delete_discovery(attempt: &Attempt, group: &Group) -> Result<()> {
     let id = group.id;
     attempt.rows(move || {
         discovery::delete(id);
@@ -47,29 +47,29 @@ pub fn forget_search(attempt: &Attempt, group: &Group) -> Result<()> {
 
 /// Hold the queue alone, and its groups: no other transaction begins to read a partition in it, or
 /// moves or removes a group.
-pub fn hold_queue(attempt: &Attempt, queue: &Queue) -> Result<Vec<Group>> {
+pub fn hold_queue_and_groups(attempt: &Attempt, queue: &Queue) -> Result<Vec<Group>> {
     // Before the look at claims: its snapshot shows none that is not committed.
     attempt.whole(locks::first_reads(queue.id));
     let groups = ActiveSnapshot::new_snapshot(|under| group::of_queue(&queue.name, under))?;
-    hold_rows(attempt, groups.iter().map(|group| group.id).collect())?;
+    hold_group_rows(attempt, groups.iter().map(|group| group.id).collect())?;
     Ok(groups)
 }
 
 /// Hold the queue alone, with its groups and all their cursors and claims.
-pub fn hold_everything(
+pub fn hold_queue_and_cursors(
     attempt: &Attempt,
     queue: &Queue,
 ) -> Result<(Vec<Group>, Vec<LockedCursor>)> {
     // Before the cursors: a transaction that has counted, and not ended, may still settle a
     // message.
     attempt.whole(locks::tally(queue.id));
-    let groups = hold_queue(attempt, queue)?;
+    let groups = hold_queue_and_groups(attempt, queue)?;
     let ids: Vec<i64> = groups.iter().map(|group| group.id).collect();
-    let locked = attempt.cursors(&cursors_of(&ids)?)?;
+    let locked = attempt.cursors(&cursor_ids_of(&ids)?)?;
     Ok((groups, locked))
 }
 
 /// The cursors of groups, ascending.
-pub fn cursors_of(groups: &[i64]) -> Result<Vec<u64>> {
+pub fn cursor_ids_of(groups: &[i64]) -> Result<Vec<u64>> {
     ActiveSnapshot::new_snapshot(|under| Ok(cursor::ids_of(groups, under)))
 }
