@@ -14,6 +14,7 @@ pub mod guard;
 pub mod insert;
 mod key;
 mod layout;
+pub mod lock_timeout;
 pub mod planning;
 pub mod relation;
 pub mod result_rows;

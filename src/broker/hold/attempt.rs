@@ -23,11 +23,12 @@ use std::cell::{Cell, RefCell};
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 
+use pgrx::PgTryBuilder;
 use pgrx::prelude::*;
-use pgrx::{PgTryBuilder, pg_sys};
 
 use crate::error::Result;
 use crate::pg::clock::{self, SECOND};
+use crate::pg::lock_timeout::LockTimeout;
 use crate::pg::statement_timeout::StatementTimeout;
 use crate::pg::subtransaction::{all_or_nothing, undone};
 use crate::store::cursor::{self, LockedCursor};
@@ -158,55 +159,12 @@ impl Attempt {
     /// it.
     fn wait<T>(&self, awaited: AwaitedLock, take: impl FnOnce() -> T) -> T {
         let began = clock::now();
-        let limit = Limit::lower_to(self.left.get());
-        self.awaited.replace(limit.is_lower.then_some(awaited));
+        let patience = (self.left.get() / 1000).clamp(1, LONGEST / 1000);
+        let limit = LockTimeout::lower_to(patience as i32);
+        self.awaited.replace(limit.is_lowered().then_some(awaited));
         let taken = take();
         self.awaited.replace(None);
         self.left.set(self.left.get() - (clock::now() - began));
         taken
-    }
-}
-
-/// `lock_timeout`, lowered while this lives. It has a level of settings of its own, which takes
-/// along what a trigger sets meanwhile. A value that is lower already stays.
-struct Limit {
-    level: i32,
-    is_lower: bool,
-}
-
-impl Limit {
-    fn lower_to(patience: i64) -> Self {
-        let limit = (patience / 1000).clamp(1, LONGEST / 1000) as i32;
-        // SAFETY: the name and the value are NUL-terminated; the level is closed by `Drop`, which
-        // also runs when an ERROR unwinds.
-        unsafe {
-            let before = pg_sys::LockTimeout;
-            let is_lower = before <= 0 || before > limit;
-            let level = pg_sys::NewGUCNestLevel();
-            let this = Self { level, is_lower };
-            if is_lower {
-                let mut value = [0; 12];
-                let text = limit.to_string();
-                value[..text.len()].copy_from_slice(text.as_bytes());
-                pg_sys::set_config_option(
-                    c"lock_timeout".as_ptr(),
-                    value.as_ptr().cast(),
-                    pg_sys::GucContext::PGC_USERSET,
-                    pg_sys::GucSource::PGC_S_SESSION,
-                    pg_sys::GucAction::GUC_ACTION_SAVE,
-                    true,
-                    0,
-                    false,
-                );
-            }
-            this
-        }
-    }
-}
-
-impl Drop for Limit {
-    fn drop(&mut self) {
-        // SAFETY: the level that `lower_to` has opened.
-        unsafe { pg_sys::AtEOXact_GUC(false, self.level) };
     }
 }
