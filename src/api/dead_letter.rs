@@ -5,8 +5,9 @@ use pgrx::prelude::*;
 
 use super::args;
 use super::call::Call;
-use super::group::{hold, no_such_group};
+use super::group::no_such_group;
 use super::push::push_again;
+use crate::broker::hold::share_queue_and_group;
 use crate::error::{Code, Error, OrRaise};
 use crate::pg::clock;
 use crate::pg::result_rows::TableIterator;
@@ -30,7 +31,7 @@ fn queen_dead_letter_replay(
         let id = args::required("dead_letter_id", dead_letter_id)?;
         call.write(|| {
             let letter = dead_letter::take(id).ok_or_else(|| no_such_letter(id))?;
-            let (queue, group) = hold(&letter.queue, &letter.group, true)?;
+            let (queue, group) = share_queue_and_group(&letter.queue, &letter.group, true)?;
             let queue = queue.ok_or_else(|| Error::no_such_queue(&letter.queue))?;
             let group = group.ok_or_else(|| no_such_group(&letter.queue, &letter.group))?;
             Ok((push_again(&queue, &group, &letter), letter.transaction_id))

@@ -7,15 +7,14 @@ use super::args;
 use super::call::Call;
 use crate::broker::group::register::{Mode, Registration};
 use crate::broker::group::seek;
+use crate::broker::hold::share_queue_and_group;
 use crate::broker::lookup;
 use crate::error::{Code, Error, OrRaise, Result};
 use crate::pg::clock;
 use crate::settings;
 use crate::store::cursor;
-use crate::store::group::{Group, Patience, QUEUE_MODE};
+use crate::store::group::{Patience, QUEUE_MODE};
 use crate::store::identity;
-use crate::store::locks;
-use crate::store::queue::Queue;
 
 /// Register `consumer_group` on `queue`, by name: the queue need not exist. `mode` 'new' reads what
 /// commits after the snapshot of this call, 'all' everything retained; `start_at` reads what was
@@ -72,7 +71,7 @@ fn queen_unsubscribe(call: Call, queue: Option<&str>, consumer_group: Option<&st
     (|| {
         let queue = args::name("queue", queue)?;
         let group = args::group(consumer_group)?;
-        call.write(|| match hold(queue, group, true)? {
+        call.write(|| match share_queue_and_group(queue, group, true)? {
             (_, None) => Ok(false),
             (found, Some(group)) => {
                 seek::unsubscribe(found.as_ref(), &group)?;
@@ -110,7 +109,7 @@ fn queen_seek(
         let mode = destination(to_position, to_time)?;
         call.write(|| {
             loop {
-                let (queue, group) = hold(name, group_name, false)?;
+                let (queue, group) = share_queue_and_group(name, group_name, false)?;
                 let queue = queue.ok_or_else(|| Error::no_such_queue(name))?;
                 let group = group.ok_or_else(|| no_such_group(name, group_name))?;
                 let moved = match partition {
@@ -143,25 +142,6 @@ fn destination(position: Option<&str>, time: Option<TimestampWithTimeZone>) -> R
             if given.is_some() { "Both were given." } else { "Neither was given." },
             "Say where to in one way.",
         )),
-    }
-}
-
-/// The queue and the group, held by shares of [`locks::first_reads`]: before the end of this
-/// transaction no other one purges or removes the queue, or changes how the group is read. `stays`:
-/// shares of [`locks::first_reads_of`], under which no other one moves the group as a whole.
-pub fn hold(queue: &str, group: &str, stays: bool) -> Result<(Option<Queue>, Option<Group>)> {
-    loop {
-        let found = lookup::queue_and_group(queue, group)?;
-        let (Some(queue), Some(group)) = &found else { return Ok(found) };
-        locks::first_reads(queue.id).share();
-        if stays {
-            locks::first_reads_of(group.id).share();
-        }
-        if lookup::is_current(queue, group)? {
-            return Ok(found);
-        }
-        cursor::moved_on()?;
-        pgrx::check_for_interrupts!();
     }
 }
 

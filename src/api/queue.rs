@@ -286,7 +286,7 @@ fn delete(queue: &Queue) -> Result<i64> {
         let (groups, _) = hold_queue_and_cursors(attempt, queue)?;
         groups.iter().try_for_each(|group| delete_discovery(attempt, group))?;
         let (id, name) = (queue.id, queue.name.clone());
-        attempt.rows(move || {
+        attempt.lock_rows(move || {
             timer::lock_of_queue(id);
             dead_letter::delete_of_queue(&name);
             Ok(())

@@ -11,7 +11,7 @@ use queen_engine::receipt::Receipt;
 use crate::broker::group::register::{Beginning, Mode};
 use crate::broker::hold::attempt::hold_in_attempts;
 use crate::broker::hold::{
-    cursor_ids_of, delete_discovery, hold_group, hold_group_rows, hold_queue_and_cursors,
+    delete_discovery, hold_cursors, hold_group, hold_group_rows, hold_queue_and_cursors,
     hold_queue_and_groups,
 };
 use crate::broker::housekeeping::fold_claims;
@@ -42,7 +42,7 @@ pub fn seek(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>> {
         let partitions =
             ActiveSnapshot::new_snapshot(|under| Ok(segment::partitions(queue.id, under)))?;
         cursor::create(group.id, partitions);
-        attempt.cursors(&cursor_ids_of(&[group.id])?).map(Some)
+        hold_cursors(attempt, &[group.id]).map(Some)
     })?;
     let Some(locked) = held else { return Ok(None) };
     ActiveSnapshot::new_snapshot(|under| {
@@ -72,7 +72,7 @@ fn begin_anew(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>>
             return Ok(None);
         }
         delete_discovery(attempt, group)?;
-        attempt.cursors(&cursor_ids_of(&[group.id])?).map(Some)
+        hold_cursors(attempt, &[group.id]).map(Some)
     })?;
     let Some(locked) = held else { return Ok(None) };
     let located = locate(group, locked)?;
@@ -153,14 +153,14 @@ pub fn seek_partition(
     }
     let locked = hold_in_attempts(&queue.name, |attempt| {
         let (id, partition) = (group.id, partition.to_owned());
-        attempt.rows({
+        attempt.lock_rows({
             let partition = partition.clone();
             move || {
                 cursor::create(id, vec![partition.clone()]);
                 Ok(())
             }
         })?;
-        attempt.cursors(&ActiveSnapshot::new_snapshot(|under| {
+        attempt.lock_cursors(&ActiveSnapshot::new_snapshot(|under| {
             Ok(cursor::ids_in(id, &partition, under))
         })?)
     })?;
@@ -191,7 +191,7 @@ fn begin_anew_in(
         }
         let ids =
             ActiveSnapshot::new_snapshot(|under| Ok(cursor::ids_in(group.id, partition, under)))?;
-        attempt.cursors(&ids).map(Some)
+        attempt.lock_cursors(&ids).map(Some)
     })?;
     let Some(locked) = held else { return Ok(None) };
     let located = locate(group, locked)?;
@@ -266,7 +266,7 @@ pub fn reorder(queue: &Queue, before: &Options) -> Result<()> {
         let changes = |group: &Group| group.is_ordered(&queue.options) != group.is_ordered(before);
         let hold = |group: Group| {
             delete_discovery(attempt, &group)?;
-            let locked = attempt.cursors(&cursor_ids_of(&[group.id])?)?;
+            let locked = hold_cursors(attempt, &[group.id])?;
             Ok((group, locked))
         };
         groups.into_iter().filter(changes).map(hold).collect::<Result<Vec<_>>>()
@@ -352,7 +352,7 @@ pub fn unsubscribe(queue: Option<&Queue>, group: &Group) -> Result<()> {
     let locked = hold_in_attempts(queue.map_or("", |queue| &queue.name), |attempt| {
         hold_group_rows(attempt, vec![group.id])?;
         delete_discovery(attempt, group)?;
-        attempt.cursors(&cursor_ids_of(&[group.id])?)
+        hold_cursors(attempt, &[group.id])
     })?;
     revoke(queue, &locate(group, locked)?);
     group::forget(group.id);
