@@ -5,7 +5,8 @@ use pgrx::prelude::*;
 
 use super::args;
 use super::call::Call;
-use crate::broker::group::register::{Mode, Registration};
+use crate::broker::group::beginning::Mode;
+use crate::broker::group::register::{Registration, unsubscribe};
 use crate::broker::group::seek;
 use crate::broker::hold::share_queue_and_group;
 use crate::broker::lookup;
@@ -74,7 +75,7 @@ fn queen_unsubscribe(call: Call, queue: Option<&str>, consumer_group: Option<&st
         call.write(|| match share_queue_and_group(queue, group, true)? {
             (_, None) => Ok(false),
             (found, Some(group)) => {
-                seek::unsubscribe(found.as_ref(), &group)?;
+                unsubscribe(found.as_ref(), &group)?;
                 Ok(true)
             }
         })

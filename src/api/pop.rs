@@ -11,7 +11,8 @@ use queen_engine::discovery::Discovery;
 
 use super::args;
 use super::call::Call;
-use crate::broker::group::register::{Mode, Registration};
+use crate::broker::group::beginning::Mode;
+use crate::broker::group::register::Registration;
 use crate::broker::lookup::{self, ForPop};
 use crate::broker::pop::{Delivery, Taking, Unpacking, Wanted};
 use crate::broker::push::delayed;

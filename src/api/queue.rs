@@ -5,9 +5,10 @@ use pgrx::prelude::*;
 
 use super::args;
 use super::call::Call;
-use crate::broker::group::seek;
+use crate::broker::group::reorder::reorder;
 use crate::broker::hold::attempt::hold_in_attempts;
 use crate::broker::hold::{delete_discovery, hold_queue_and_cursors};
+use crate::broker::purge::purge;
 use crate::error::{Error, OrRaise, Result};
 use crate::pg::clock::{self, DAY};
 use crate::pg::datum::TextArray;
@@ -148,7 +149,7 @@ fn configure(name: &str, change: Change) -> Result<Queue> {
     }
     queue::update(&queue);
     if queue.options.ordering() != before.ordering() {
-        seek::reorder(&queue, &before)?;
+        reorder(&queue, &before)?;
     }
     Ok(queue)
 }
@@ -314,7 +315,7 @@ fn queen_purge(call: Call, queue: Option<&str>) -> i64 {
         let name = args::name("queue", queue)?;
         call.write(|| {
             let found = queue::known(name)?;
-            seek::purge(&found.ok_or_else(|| Error::no_such_queue(name))?)
+            purge(&found.ok_or_else(|| Error::no_such_queue(name))?)
         })
     })()
     .or_raise()

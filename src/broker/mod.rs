@@ -6,6 +6,7 @@ pub mod hold;
 pub mod housekeeping;
 pub mod lookup;
 pub mod pop;
+pub mod purge;
 pub mod push;
 pub mod settle;
 pub mod stats;

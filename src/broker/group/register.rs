@@ -1,53 +1,23 @@
 //! How a consumer group comes to be.
 
-use pgrx::datum::TimestampWithTimeZone;
 use queen_engine::cursor::Start;
 use queen_engine::discovery::{Discovery, Stream};
 
-use crate::api::args;
+use crate::broker::group::beginning::{Beginning, Mode};
+use crate::broker::group::revoke::{locate, revoke};
+use crate::broker::hold::attempt::hold_in_attempts;
+use crate::broker::hold::{delete_discovery, hold_cursors, hold_group_rows};
 use crate::broker::lookup::{self, ForPop};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::spi::ActiveSnapshot;
 use crate::store::discovery;
 use crate::store::group::{self, Group, NewGroup, Patience, QUEUE_MODE};
 use crate::store::identity::Identity;
 use crate::store::queue::Queue;
-use crate::store::seen_snapshot::{self, SeenSnapshot};
+use crate::store::seen_snapshot;
 use crate::store::segment::{self, news};
 use crate::store::tally;
-
-/// Where a new group begins to read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// What commits after the registration's snapshot.
-    New,
-    /// Everything retained.
-    All,
-    /// Messages created at this moment or later.
-    From(Moment),
-}
-
-impl Mode {
-    /// From a mode's name and a time, either of which may be missing.
-    pub fn parse(mode: Option<&str>, from: Option<TimestampWithTimeZone>) -> Result<Self> {
-        match (mode, from.map(clock::moment)) {
-            (None | Some("new"), Some(at)) => Ok(Mode::From(at)),
-            (None | Some("new"), None) => Ok(Mode::New),
-            (Some("all"), None) => Ok(Mode::All),
-            (Some("all"), Some(_)) => Err(Error::invalid(
-                "mode \"all\" does not go with a time",
-                "Both were given.",
-                "Leave out one of them.",
-            )),
-            (Some(other), _) => Err(Error::invalid(
-                format!("unknown subscription mode \"{}\"", args::quoted(other)),
-                "A typing error must not replay or skip a log.",
-                "Use 'new' or 'all', or give a time.",
-            )),
-        }
-    }
-}
 
 /// A group about to be registered: what it will read was fixed when this was made.
 #[derive(Clone, Debug)]
@@ -65,48 +35,6 @@ pub struct Registration {
     has_messages: bool,
     /// What has come since.
     since: Stream<(String, u64)>,
-}
-
-/// Where a group begins that wants what `mode` says, as of one snapshot.
-#[derive(Debug)]
-pub struct Beginning {
-    pub start: Start,
-    pub discovery: Discovery,
-    /// Visible messages that are for it; None: all that are in the log.
-    pub messages: Option<i64>,
-}
-
-impl Beginning {
-    /// `last_drawn`: a segment id that was drawn before the snapshot was looked at. `queue`: its
-    /// id, if it exists.
-    pub fn of(
-        mode: Mode,
-        queue: Option<i64>,
-        last_drawn: u64,
-        taken: &SeenSnapshot,
-        under: &ActiveSnapshot,
-    ) -> Self {
-        let SeenSnapshot { snapshot, xmax } = taken;
-        match mode {
-            Mode::All => {
-                Self { start: Start::default(), discovery: Discovery::default(), messages: None }
-            }
-            Mode::New => Self {
-                start: Start::after(last_drawn, snapshot),
-                discovery: Discovery::starting_at(snapshot, *xmax),
-                messages: Some(0),
-            },
-            Mode::From(at) => {
-                let before = queue.map(|queue| segment::position_before(queue, at, under));
-                let (position, messages) = before.unwrap_or_default();
-                Self {
-                    start: Start { since: Some(at), ..Start::after(position, snapshot) },
-                    discovery: Discovery::default(),
-                    messages: Some(messages),
-                }
-            }
-        }
-    }
 }
 
 impl Registration {
@@ -204,4 +132,16 @@ impl Registration {
         let revision = discovery::append(group.id, 0, &mut discovery);
         Ok(Some((group, (revision, discovery))))
     }
+}
+
+/// Remove the group. Whoever holds a lease of it has lost it.
+pub fn unsubscribe(queue: Option<&Queue>, group: &Group) -> Result<()> {
+    let locked = hold_in_attempts(queue.map_or("", |queue| &queue.name), |attempt| {
+        hold_group_rows(attempt, vec![group.id])?;
+        delete_discovery(attempt, group)?;
+        hold_cursors(attempt, &[group.id])
+    })?;
+    revoke(queue, &locate(group, locked)?);
+    group::forget(group.id);
+    Ok(())
 }
