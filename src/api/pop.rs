@@ -97,7 +97,7 @@ fn queen_pop(
                 .map(|wait| args::length("wait", wait, 0, 60 * SECOND, "0 to 60 seconds"))
                 .transpose()?
                 .unwrap_or(0),
-            mode: Mode::parse(subscription_mode, subscription_from)?,
+            mode: super::group::subscription_mode(subscription_mode, subscription_from)?,
         })
     })()
     .or_raise();

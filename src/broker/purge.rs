@@ -1,10 +1,13 @@
-//! Removing every message of a queue.
+//! `queen_purge`: removing every visible message of a queue.
+//!
+//! The call holds the queue alone, with its count, its groups and all their cursors and claims. The
+//! holder of a lease loses it. Options, groups, timers and dead letters stay.
 
 use std::collections::HashMap;
 
 use queen_engine::cursor::Start;
 
-use crate::broker::group::revoke::{trace, write};
+use crate::broker::group::revoke::{leave_receipts, write_state};
 use crate::broker::hold::attempt::hold_in_attempts;
 use crate::broker::hold::hold_queue_and_cursors;
 use crate::broker::stats::count::Count;
@@ -14,13 +17,14 @@ use crate::pg::spi::ActiveSnapshot;
 use crate::store::queue::Queue;
 use crate::store::{claim, cursor, group, seen_snapshot, segment};
 
-/// Remove every visible message of the queue; returns how many.
+/// Remove every visible message of the queue; returns how many. Error 40001 in REPEATABLE READ if
+/// the queue's count has been written since the snapshot.
 pub fn purge(queue: &Queue) -> Result<i64> {
     let (groups, locked) =
         hold_in_attempts(&queue.name, |attempt| hold_queue_and_cursors(attempt, queue))?;
     ActiveSnapshot::new_snapshot(|under| {
-        let taken = seen_snapshot::describe(under, queue.identity);
-        let mut count = Count::take(queue.id, &taken, None, under)?;
+        let seen = seen_snapshot::describe(under, queue.identity);
+        let mut count = Count::take(queue.id, &seen, None, under)?;
         count.need_newest()?;
         let starts: HashMap<i64, &Start> = groups.iter().map(|g| (g.id, &g.start)).collect();
         let located = cursor::locate(locked, |group| starts[&group], under)?;
@@ -37,9 +41,9 @@ pub fn purge(queue: &Queue) -> Result<i64> {
         for located in &located {
             let revoked = located.cursor.revoked();
             match located.message {
-                None => write(queue, located, (located.cursor.emptied(), revoked)),
+                None => write_state(queue, located, (located.cursor.emptied(), revoked)),
                 Some(_) => {
-                    trace(located, &revoked, clock::now());
+                    leave_receipts(located, &revoked, clock::now());
                     claims.push(located.id);
                 }
             }

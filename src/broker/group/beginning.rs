@@ -1,20 +1,22 @@
-//! Where in the log a group begins to read.
+//! Where in the log a consumer group begins to read.
+//!
+//! Registration and seeks ask this. The answer is fixed by one snapshot: a message that the
+//! snapshot shows is before the beginning or after it, whatever commits later. A seek takes the
+//! snapshot when it holds the group; a registration needs no lock for it.
 
-use pgrx::datum::TimestampWithTimeZone;
 use queen_engine::cursor::Start;
 use queen_engine::discovery::Discovery;
 
-use crate::api::args;
-use crate::error::{Error, Result};
-use crate::pg::clock::{self, Moment};
+use crate::pg::clock::Moment;
 use crate::pg::spi::ActiveSnapshot;
-use crate::store::seen_snapshot::SeenSnapshot;
+use crate::store::identity::Identity;
+use crate::store::seen_snapshot::{self, SeenSnapshot};
 use crate::store::segment::{self, Row};
 
-/// Where a new group begins to read.
+/// What a group is to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// What commits after the registration's snapshot.
+    /// What commits after the snapshot.
     New,
     /// Everything retained.
     All,
@@ -22,28 +24,46 @@ pub enum Mode {
     From(Moment),
 }
 
-impl Mode {
-    /// From a mode's name and a time, either of which may be missing.
-    pub fn parse(mode: Option<&str>, from: Option<TimestampWithTimeZone>) -> Result<Self> {
-        match (mode, from.map(clock::moment)) {
-            (None | Some("new"), Some(at)) => Ok(Mode::From(at)),
-            (None | Some("new"), None) => Ok(Mode::New),
-            (Some("all"), None) => Ok(Mode::All),
-            (Some("all"), Some(_)) => Err(Error::invalid(
-                "mode \"all\" does not go with a time",
-                "Both were given.",
-                "Leave out one of them.",
-            )),
-            (Some(other), _) => Err(Error::invalid(
-                format!("unknown subscription mode \"{}\"", args::quoted(other)),
-                "A typing error must not replay or skip a log.",
-                "Use 'new' or 'all', or give a time.",
-            )),
+/// The end of the log, as of one snapshot.
+pub struct LogEnd {
+    /// A segment id: every segment up to it that the snapshot does not show is of a transaction
+    /// that `seen` counts as running.
+    last_drawn: u64,
+    pub seen: SeenSnapshot,
+}
+
+impl LogEnd {
+    /// Look at the end of the log. `identity`: how the queue's transaction ids are stored.
+    pub fn look(identity: Identity, under: &ActiveSnapshot) -> Self {
+        // The segment id first. A pushing transaction gets its transaction id before it draws
+        // segment ids. So a transaction that has drawn an id up to here has its transaction id
+        // already, and `describe`, which reads the next one after this, counts it among the holes.
+        // The other way round, a transaction that began in between would have a segment below
+        // `last_drawn` and no hole: the group would never read it.
+        let last_drawn = segment::last_drawn_id(under);
+        Self { last_drawn, seen: seen_snapshot::describe(under, identity) }
+    }
+
+    fn start_after(&self, position: u64) -> Start {
+        Start::after(position, &self.seen.snapshot)
+    }
+
+    /// Where one cursor begins that is to read what `mode` says of its partition, which holds the
+    /// segments `rows`.
+    pub fn start_in(&self, rows: &[Row], mode: Mode) -> Start {
+        match mode {
+            Mode::All => Start::default(),
+            Mode::New => self.start_after(self.last_drawn),
+            Mode::From(at) => {
+                let first = rows.iter().filter(|row| row.created_at >= at).map(|row| row.id).min();
+                let position = first.map_or(self.last_drawn, |first| first - 1);
+                Start { since: Some(at), ..self.start_after(position) }
+            }
         }
     }
 }
 
-/// Where a group begins that wants what `mode` says, as of one snapshot.
+/// Where a group begins that is to read what a [`Mode`] says, as of one snapshot.
 #[derive(Debug)]
 pub struct Beginning {
     pub start: Start,
@@ -53,47 +73,26 @@ pub struct Beginning {
 }
 
 impl Beginning {
-    /// `last_drawn`: a segment id that was drawn before the snapshot was looked at. `queue`: its
-    /// id, if it exists.
-    pub fn of(
-        mode: Mode,
-        queue: Option<i64>,
-        last_drawn: u64,
-        taken: &SeenSnapshot,
-        under: &ActiveSnapshot,
-    ) -> Self {
-        let SeenSnapshot { snapshot, xmax } = taken;
+    /// `queue`: the queue's id, if the queue exists. `end` was looked at under this snapshot.
+    pub fn of(mode: Mode, queue: Option<i64>, end: &LogEnd, under: &ActiveSnapshot) -> Self {
         match mode {
             Mode::All => {
                 Self { start: Start::default(), discovery: Discovery::default(), messages: None }
             }
             Mode::New => Self {
-                start: Start::after(last_drawn, snapshot),
-                discovery: Discovery::starting_at(snapshot, *xmax),
+                start: end.start_after(end.last_drawn),
+                discovery: Discovery::starting_at(&end.seen.snapshot, end.seen.xmax),
                 messages: Some(0),
             },
             Mode::From(at) => {
                 let before = queue.map(|queue| segment::position_before(queue, at, under));
                 let (position, messages) = before.unwrap_or_default();
                 Self {
-                    start: Start { since: Some(at), ..Start::after(position, snapshot) },
+                    start: Start { since: Some(at), ..end.start_after(position) },
                     discovery: Discovery::default(),
                     messages: Some(messages),
                 }
             }
-        }
-    }
-}
-
-/// Where a cursor begins in a partition that holds `rows`.
-pub fn start_in(rows: &[Row], mode: Mode, last_drawn: u64, taken: &SeenSnapshot) -> Start {
-    match mode {
-        Mode::All => Start::default(),
-        Mode::New => Start::after(last_drawn, &taken.snapshot),
-        Mode::From(at) => {
-            let first = rows.iter().filter(|row| row.created_at >= at).map(|row| row.id).min();
-            let position = first.map_or(last_drawn, |first| first - 1);
-            Start { since: Some(at), ..Start::after(position, &taken.snapshot) }
         }
     }
 }

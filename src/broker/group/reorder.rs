@@ -1,9 +1,14 @@
-//! Changing whether groups are read in order.
+//! Changing whether groups are read in order: each partition by one consumer at a time, or message
+//! by message.
+//!
+//! `queen_configure` calls this when a queue gets another ordering. It holds the queue's row, and
+//! here the queue alone, with those of its groups that change, their cursors and their claims. So
+//! no pop of them runs meanwhile.
 
 use std::collections::BTreeMap;
 
-use crate::broker::group::revoke::{locate, renumber, retire, write};
-use crate::broker::group::unordered_partition::Unordered;
+use crate::broker::group::revoke::{locate, renumber, retire, write_state};
+use crate::broker::group::unordered_partition::UnorderedPartition;
 use crate::broker::hold::attempt::hold_in_attempts;
 use crate::broker::hold::{delete_discovery, hold_cursors, hold_queue_and_groups};
 use crate::broker::housekeeping::fold_claims;
@@ -15,7 +20,8 @@ use crate::store::cursor::{self, Located, LockedCursor};
 use crate::store::group::Group;
 use crate::store::queue::{Options, Queue};
 
-/// Give the queue's new ordering to groups that have none of their own.
+/// Give the queue's new ordering to groups that have none of their own. `before`: the options that
+/// the queue had. Error 55000 while a lease of one of the groups is live.
 pub fn reorder(queue: &Queue, before: &Options) -> Result<()> {
     let held = hold_in_attempts(&queue.name, |attempt| {
         let groups = hold_queue_and_groups(attempt, queue)?;
@@ -30,8 +36,9 @@ pub fn reorder(queue: &Queue, before: &Options) -> Result<()> {
     held.into_iter().try_for_each(|(group, locked)| reorder_one(queue, &group, locked))
 }
 
-/// Make an ordered group one without order, or the other way round: what is not settled stays so,
-/// with what is known of its deliveries and failures. Refused while somebody holds a lease.
+/// Make an ordered group one without order, or the other way round. What is not settled stays
+/// unsettled, with what is known of its deliveries and failures. The group gets a new id and new
+/// cursors, so that a pop that has looked at the old ones goes on from none of them.
 fn reorder_one(queue: &Queue, group: &Group, locked: Vec<LockedCursor>) -> Result<()> {
     let mut located = locate(group, locked)?;
     let now = clock::now();
@@ -50,7 +57,7 @@ fn reorder_one(queue: &Queue, group: &Group, locked: Vec<LockedCursor>) -> Resul
     ActiveSnapshot::new_snapshot(|under| {
         let mut states = Vec::with_capacity(partitions.len());
         for (partition, located) in partitions {
-            let Unordered { base, claims } = Unordered::of(group, located);
+            let UnorderedPartition { base, claims } = UnorderedPartition::of(group, located);
             let state = match group.is_ordered(&queue.options) {
                 true => {
                     let state = |claim: Located| Some((claim.message?, claim.cursor));
@@ -65,11 +72,11 @@ fn reorder_one(queue: &Queue, group: &Group, locked: Vec<LockedCursor>) -> Resul
         let id = renumber(queue, group);
         for (partition, (base, claims)) in states {
             let new = cursor::replace(id, &partition)?;
-            write(queue, &new, (base, Vec::new()));
+            write_state(queue, &new, (base, Vec::new()));
             for (message, state) in claims {
                 let claim = Located::claim(claim::draw_id(), id, &partition, message);
                 claim::try_insert(claim.id, id, &partition, message, now, None);
-                write(queue, &claim, (state, Vec::new()));
+                write_state(queue, &claim, (state, Vec::new()));
             }
         }
         Ok(())

@@ -1,35 +1,67 @@
-//! Moving groups along the log by hand: seek, purge, unsubscribe. Whoever holds a lease there
-//! loses it, and is told so (QN002).
+//! `queen_seek`: moving a consumer group along the log by hand, in all partitions or in one.
+//!
+//! The holder of a lease there loses it ([`revoke`](crate::broker::group::revoke)). Every call
+//! shares [`locks::first_reads`](crate::store::locks::first_reads) of the queue first, then takes
+//! the locks of the table in attempts:
+//!
+//! | | the whole group | one partition |
+//! |---|---|---|
+//! | ordered | the group alone, all its cursors | a share of the group, the partition's cursor |
+//! | without order | the group alone, its cursors and claims | the same, in the partition |
+//!
+//! An ordered group keeps its cursors, which get new states. In a group without order consumers
+//! lock no cursor, so that a new state would not be noticed. There the whole group gets a new id,
+//! and a partition gets a new cursor; what consumers have looked at before then belongs to nothing.
 
 use std::collections::HashSet;
 
 use queen_engine::cursor::Cursor;
 
-use crate::broker::group::beginning::{Beginning, Mode, start_in};
-use crate::broker::group::revoke::{locate, renumber, retire, trace, write};
-use crate::broker::group::unordered_partition::Unordered;
+use crate::broker::group::beginning::{Beginning, LogEnd, Mode};
+use crate::broker::group::no_such_group;
+use crate::broker::group::revoke::{leave_receipts, locate, renumber, retire, write_state};
+use crate::broker::group::unordered_partition::UnorderedPartition;
 use crate::broker::hold::attempt::hold_in_attempts;
-use crate::broker::hold::{delete_discovery, hold_cursors, hold_group};
+use crate::broker::hold::{delete_discovery, hold_cursors, hold_group, share_queue_and_group};
 use crate::broker::lookup;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pg::clock;
 use crate::pg::spi::ActiveSnapshot;
 use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
 use crate::store::segment::{self, Row};
-use crate::store::{claim, cursor, discovery, seen_snapshot, tally};
+use crate::store::{claim, cursor, discovery, tally};
 
-/// Move the whole group. Returns the number of partitions moved, or None where the group has been
-/// moved or removed since it was looked up. The caller has kept the group as it is in all else.
-pub fn seek(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>> {
-    if !group.is_ordered(&queue.options) {
-        return begin_anew(queue, group, mode);
+/// Move the group to where `mode` says, in one partition or in all (None). Returns the number of
+/// partitions moved. Error 42704 if the queue or the group is not there, 40001 in REPEATABLE READ
+/// if either has been changed since the snapshot.
+pub fn seek(queue: &str, group: &str, partition: Option<&str>, mode: Mode) -> Result<usize> {
+    loop {
+        let (found, found_group) = share_queue_and_group(queue, group, false)?;
+        let found = found.ok_or_else(|| Error::no_such_queue(queue))?;
+        let found_group = found_group.ok_or_else(|| no_such_group(queue, group))?;
+        let moved = match (partition, found_group.is_ordered(&found.options)) {
+            (None, true) => move_group(&found, &found_group, mode)?,
+            (None, false) => replace_group(&found, &found_group, mode)?,
+            (Some(partition), _) => seek_partition(&found, &found_group, partition, mode)?,
+        };
+        if let Some(moved) = moved {
+            return Ok(moved);
+        }
+        cursor::moved_on()?;
+        pgrx::check_for_interrupts!();
     }
+}
+
+/// Move every cursor of an ordered group. Returns how many; None where the group has been moved or
+/// removed since it was looked up.
+fn move_group(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>> {
     let held = hold_in_attempts(&queue.name, |attempt| {
         if !hold_group(attempt, queue, group)? {
             return Ok(None);
         }
-        // A partition that the group has not read gets a cursor: it is announced, so pops find it.
+        // A partition that the group has not read gets a cursor: its state announces the partition,
+        // so that pops find it.
         let partitions =
             ActiveSnapshot::new_snapshot(|under| Ok(segment::partitions(queue.id, under)))?;
         cursor::create(group.id, partitions);
@@ -37,27 +69,20 @@ pub fn seek(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>> {
     })?;
     let Some(locked) = held else { return Ok(None) };
     ActiveSnapshot::new_snapshot(|under| {
-        let last_drawn = segment::last_drawn_id(under);
-        let taken = seen_snapshot::describe(under, queue.identity);
+        let end = LogEnd::look(queue.identity, under);
         let located = cursor::locate(locked, |_| &group.start, under)?;
-        let beginning = Beginning::of(mode, Some(queue.id), last_drawn, &taken, under);
-        let settled: i64 = located.iter().map(|located| located.cursor.settled).sum();
-        match beginning.messages {
-            Some(messages) => group::move_to(group.id, &beginning.start, messages + settled, None),
-            None => {
-                let removed = tally::newest(queue.id, under)?.1.removed_messages as i64;
-                group::move_to(group.id, &beginning.start, 0, Some(removed - settled));
-            }
-        }
+        let beginning = Beginning::of(mode, Some(queue.id), &end, under);
+        let settled = located.iter().map(|located| located.cursor.settled).sum();
+        begin_at(queue, group.id, &beginning, settled, under)?;
         for located in &located {
-            write(queue, located, located.cursor.moved_to(beginning.start.clone()));
+            write_state(queue, located, located.cursor.moved_to(beginning.start.clone()));
         }
         Ok(Some(located.len()))
     })
 }
 
-/// Move a group without order: it begins anew, and is another one to whoever has looked before.
-fn begin_anew(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>> {
+/// Let a group without order begin anew, under a new id. Returns as [`move_group`].
+fn replace_group(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>> {
     let held = hold_in_attempts(&queue.name, |attempt| {
         if !hold_group(attempt, queue, group)? {
             return Ok(None);
@@ -69,15 +94,10 @@ fn begin_anew(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>>
     let located = locate(group, locked)?;
     retire(queue, &located);
     ActiveSnapshot::new_snapshot(|under| {
-        let last_drawn = segment::last_drawn_id(under);
-        let taken = seen_snapshot::describe(under, queue.identity);
-        let mut beginning = Beginning::of(mode, Some(queue.id), last_drawn, &taken, under);
-        let removed = tally::newest(queue.id, under)?.1.removed_messages as i64;
+        let end = LogEnd::look(queue.identity, under);
+        let mut beginning = Beginning::of(mode, Some(queue.id), &end, under);
         let id = renumber(queue, group);
-        match beginning.messages {
-            Some(messages) => group::move_to(id, &beginning.start, messages, None),
-            None => group::move_to(id, &beginning.start, 0, Some(removed)),
-        }
+        begin_at(queue, id, &beginning, 0, under)?;
         discovery::append(id, 0, &mut beginning.discovery);
         let mut partitions: HashSet<String> =
             segment::partitions(queue.id, under).into_iter().collect();
@@ -86,8 +106,28 @@ fn begin_anew(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>>
     })
 }
 
-/// Move the group in one partition; returns 0 if there is none of this name, None as [`seek`].
-pub fn seek_partition(
+/// Write the group's row: it begins there, and its cursors count `settled` messages already.
+fn begin_at(
+    queue: &Queue,
+    group: i64,
+    beginning: &Beginning,
+    settled: i64,
+    under: &ActiveSnapshot,
+) -> Result<()> {
+    let (initial, baseline) = match beginning.messages {
+        Some(messages) => (messages + settled, None),
+        None => {
+            let removed = tally::newest(queue.id, under)?.1.removed_messages as i64;
+            (0, Some(removed - settled))
+        }
+    };
+    group::move_to(group, &beginning.start, initial, baseline);
+    Ok(())
+}
+
+/// Move the group in one partition. Returns 1; 0 if there is no partition of this name; None where
+/// the group has been moved or removed since it was looked up.
+fn seek_partition(
     queue: &Queue,
     group: &Group,
     partition: &str,
@@ -100,43 +140,42 @@ pub fn seek_partition(
     if !is_there {
         return Ok(Some(0));
     }
-    if !group.is_ordered(&queue.options) {
-        return begin_anew_in(queue, group, partition, mode);
+    match group.is_ordered(&queue.options) {
+        true => move_cursor(queue, group, partition, mode),
+        false => replace_cursor(queue, group, partition, mode),
     }
-    // Consumers go on in other partitions. A seek of the whole group waits for this share.
+}
+
+/// Move the cursor of one partition of an ordered group. Consumers go on in other partitions, and a
+/// seek of the whole group waits for this transaction's share.
+fn move_cursor(queue: &Queue, group: &Group, partition: &str, mode: Mode) -> Result<Option<usize>> {
     cursor::share_first_reads(queue.id, group.id);
     if !lookup::is_current(queue, group)? {
         return Ok(None);
     }
     let locked = hold_in_attempts(&queue.name, |attempt| {
-        let (id, partition) = (group.id, partition.to_owned());
-        attempt.lock_rows({
-            let partition = partition.clone();
-            move || {
-                cursor::create(id, vec![partition.clone()]);
-                Ok(())
-            }
+        let (id, name) = (group.id, partition.to_owned());
+        attempt.lock_rows(move || {
+            cursor::create(id, vec![name.clone()]);
+            Ok(())
         })?;
-        attempt.lock_cursors(&ActiveSnapshot::new_snapshot(|under| {
-            Ok(cursor::ids_in(id, &partition, under))
-        })?)
+        let ids = |under: &ActiveSnapshot| Ok(cursor::ids_in(group.id, partition, under));
+        attempt.lock_cursors(&ActiveSnapshot::new_snapshot(ids)?)
     })?;
     ActiveSnapshot::new_snapshot(|under| {
-        let last_drawn = segment::last_drawn_id(under);
-        let taken = seen_snapshot::describe(under, queue.identity);
+        let end = LogEnd::look(queue.identity, under);
         for located in cursor::locate(locked, |_| &group.start, under)? {
             let rows = segment::rows(queue.id, partition, under);
-            let start = start_in(&rows, mode, last_drawn, &taken);
-            let (mut moved, revoked) = located.cursor.moved_to(start);
+            let (mut moved, revoked) = located.cursor.moved_to(end.start_in(&rows, mode));
             moved.settled += unsettled(&located.cursor, &rows) - unsettled(&moved, &rows);
-            write(queue, &located, (moved, revoked));
+            write_state(queue, &located, (moved, revoked));
         }
         Ok(Some(1))
     })
 }
 
-/// The same in a group without order: with a new cursor, as nobody is to go on from the old one.
-fn begin_anew_in(
+/// Replace the cursor of one partition of a group without order, and delete the partition's claims.
+fn replace_cursor(
     queue: &Queue,
     group: &Group,
     partition: &str,
@@ -153,21 +192,19 @@ fn begin_anew_in(
     let Some(locked) = held else { return Ok(None) };
     let located = locate(group, locked)?;
     ActiveSnapshot::new_snapshot(|under| {
-        let last_drawn = segment::last_drawn_id(under);
-        let taken = seen_snapshot::describe(under, queue.identity);
+        let end = LogEnd::look(queue.identity, under);
         let rows = segment::rows(queue.id, partition, under);
-        let start = start_in(&rows, mode, last_drawn, &taken);
-        let before = Unordered::of(group, located);
-        let mut moved = Cursor::new(start);
+        let before = UnorderedPartition::of(group, located);
+        let mut moved = Cursor::new(end.start_in(&rows, mode));
         moved.last_pop_at = before.last_pop_at();
         moved.settled = before.settled() + before.unsettled(&rows) - unsettled(&moved, &rows);
         let now = clock::now();
         for claim in &before.claims {
-            trace(claim, &claim.cursor.revoked(), now);
+            leave_receipts(claim, &claim.cursor.revoked(), now);
         }
         claim::delete(&before.claims.iter().map(|claim| claim.id).collect::<Vec<_>>());
         let new = cursor::replace(group.id, partition)?;
-        write(queue, &new, (moved, Vec::new()));
+        write_state(queue, &new, (moved, Vec::new()));
         Ok(Some(1))
     })
 }
