@@ -9,7 +9,7 @@ mod unordered;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use queen_engine::cursor::{Cursor, Readiness};
+use queen_engine::cursor::Readiness;
 use queen_engine::discovery::Discovery;
 use queen_engine::lease::{Handle, LeaseId};
 use queen_engine::message::{MessageId, Spans};
@@ -319,10 +319,7 @@ impl<'a> Taking<'a> {
         under: &ActiveSnapshot,
     ) -> Result<Look<'t>> {
         let found = cursor::status(self.group.id, &self.group.start, partition, under)?;
-        let cursor = match &found {
-            Some((located, _)) => located.cursor.clone(),
-            None => Cursor::new(self.group.start.clone()),
-        };
+        let cursor = self.group.state_in(found.as_ref().map(|(located, _)| located));
         if let Readiness::At(_) = cursor.readiness(self.now, self.queue.identity.void_before) {
             return Ok(Look::Nothing(PartitionResult::Nothing));
         }
