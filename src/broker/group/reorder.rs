@@ -3,7 +3,7 @@
 //!
 //! `queen_configure` calls this when a queue gets another ordering. It holds the queue's row, and
 //! here the queue alone, with those of its groups that change, their cursors and their claims. So
-//! no pop of them runs meanwhile.
+//! no pop gets a message of them meanwhile.
 
 use std::collections::BTreeMap;
 

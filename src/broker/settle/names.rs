@@ -1,0 +1,209 @@
+//! Which messages the items of a settlement name, and their transaction_ids.
+
+use std::collections::{BTreeMap, HashMap};
+
+use queen_engine::lease::LeaseId;
+use queen_engine::message::{MessageId, Span, Spans};
+use queen_engine::settle::{Named, Status};
+
+use super::lease::{HeldCursor, LockedLease};
+use super::{Report, SettleItem, Target};
+use crate::error::{Code, Error, Result};
+use crate::pg::allocator;
+use crate::pg::scratch::Scratch;
+use crate::pg::spi::ActiveSnapshot;
+use crate::store::segment::Log;
+
+/// In which of the cursors and claims of a lease each message is that it was ever given: runs of
+/// messages, in the order of the log.
+pub(super) struct Places(Vec<(Span, usize)>);
+
+impl Places {
+    fn of(held: &[HeldCursor], lease: LeaseId) -> Self {
+        let runs = |(place, held): (usize, &HeldCursor)| {
+            held.members(lease).iter().map(|span| (span, place)).collect::<Vec<_>>()
+        };
+        let mut places: Vec<_> = held.iter().enumerate().flat_map(runs).collect();
+        places.sort_unstable_by_key(|(span, _)| (span.segment, span.first));
+        Self(places)
+    }
+
+    fn find(&self, message: MessageId) -> Option<usize> {
+        let key = (message.segment(), message.index());
+        let after = self.0.partition_point(|(span, _)| (span.segment, span.first) <= key);
+        let (span, place) = self.0[..after].last()?;
+        span.holds(message).then_some(*place)
+    }
+}
+
+/// For one cursor: which item names which message, and which names the rest.
+#[derive(Default)]
+pub(super) struct Plan {
+    pub(super) named: Named,
+    pub(super) by: BTreeMap<MessageId, usize>,
+    pub(super) rest: Option<usize>,
+}
+
+impl LockedLease {
+    /// Find out which messages the items mean, and in which cursors they are.
+    pub(super) fn resolve(&self, items: &[SettleItem]) -> Result<Vec<Plan>> {
+        let mut plans: Vec<Plan> = self.held.iter().map(|_| Plan::default()).collect();
+        let mut carriers = Carriers::of(self);
+        for (at, item) in items.iter().enumerate() {
+            let is_meant = |place: &usize| {
+                let partition = self.held[*place].partition();
+                item.partition.as_deref().is_none_or(|name| name == partition)
+            };
+            if !(0..self.held.len()).any(|place| is_meant(&place)) {
+                let partition = item.partition.as_deref().unwrap_or_default();
+                return Err(self.not_in_lease(&format!("partition \"{partition}\"")));
+            }
+            match &item.target {
+                Target::All => {
+                    for place in (0..self.held.len()).filter(is_meant) {
+                        let plan = &mut plans[place];
+                        if plan.named.rest.is_some_and(|status| status != item.status) {
+                            return Err(contradiction("everything"));
+                        }
+                        (plan.named.rest, plan.rest) = (Some(item.status), Some(at));
+                    }
+                }
+                Target::Message(message) => {
+                    let place = self.places().find(*message).filter(is_meant);
+                    let place =
+                        place.ok_or_else(|| self.not_in_lease(&format!("message {message}")))?;
+                    plans[place].name(*message, item.status, at)?;
+                }
+                Target::Transaction(id) => {
+                    for (place, message) in carriers.find(id, item.partition.as_deref())? {
+                        plans[place].name(message, item.status, at)?;
+                    }
+                }
+            }
+        }
+        Ok(plans)
+    }
+
+    fn places(&self) -> &Places {
+        self.places.get_or_init(|| Places::of(&self.held, self.lease))
+    }
+
+    /// The transaction_ids of all messages the lease was given in one partition, and where they are.
+    fn transaction_ids(&self, partition: &str) -> Result<Vec<(usize, MessageId, String)>> {
+        let places = self.places().0.iter();
+        let here: Vec<&(Span, usize)> =
+            places.filter(|(_, place)| self.held[*place].partition() == partition).collect();
+        let queue = self.queue;
+        let log = Log { queue, partition, group: 0, since: None, until: None, is_bare: false };
+        let mut names = Vec::new();
+        let scratch = Scratch::new();
+        ActiveSnapshot::new_snapshot(|under| {
+            // One segment is in memory at a time, without its payloads.
+            for run in here.chunk_by(|(one, _), (other, _)| one.segment == other.segment) {
+                let members: Spans = run.iter().map(|(span, _)| *span).collect();
+                scratch.run(|| {
+                    let found = log.segments(&members, under);
+                    let Some(unpacked) = found.first().map(|stored| stored.contents().names())
+                    else {
+                        return;
+                    };
+                    for &&(span, place) in run {
+                        names.extend(span.messages().map(|at| (place, at, unpacked.of(at))));
+                    }
+                });
+                allocator::check();
+            }
+            Ok(names)
+        })
+    }
+
+    pub(super) fn name_transactions(&self, report: &mut Report) -> Result<()> {
+        let mut names = HashMap::new();
+        for partition in self.partitions() {
+            let of = self.transaction_ids(partition)?;
+            names.extend(of.into_iter().map(|(_, message, name)| (message, name)));
+        }
+        for settled in &mut report.settled {
+            let known = names.get(&settled.message).cloned();
+            settled.transaction_id =
+                known.unwrap_or_else(|| settled.message.derived_transaction_id());
+        }
+        Ok(())
+    }
+
+    fn not_in_lease(&self, what: &str) -> Error {
+        Error::new(Code::MessageNotInLease, format!("{what} is not part of lease {}", self.lease))
+            .detail("The lease was never given it, or has given it back.")
+            .hint("Settle a message with the lease_id that came with its delivery.")
+    }
+}
+
+/// Messages, and where they are, by transaction_id.
+type ByTransaction = HashMap<String, Vec<(usize, MessageId)>>;
+
+/// Which messages of a lease carry which transaction_id, and where they are; read once for each
+/// partition.
+struct Carriers<'a> {
+    lease: &'a LockedLease,
+    of: BTreeMap<&'a str, Option<ByTransaction>>,
+}
+
+impl<'a> Carriers<'a> {
+    fn of(lease: &'a LockedLease) -> Self {
+        Self { lease, of: lease.partitions().into_iter().map(|name| (name, None)).collect() }
+    }
+
+    /// The messages that carry a transaction_id, in the partition or in all; which must be one.
+    fn find(&mut self, id: &str, partition: Option<&str>) -> Result<Vec<(usize, MessageId)>> {
+        let mut found: Option<(&str, Vec<(usize, MessageId)>)> = None;
+        for (name, carriers) in &mut self.of {
+            if partition.is_some_and(|partition| partition != *name) {
+                continue;
+            }
+            let carriers = match carriers {
+                Some(carriers) => carriers,
+                None => carriers.insert(read_carriers(self.lease, name)?),
+            };
+            let Some(messages) = carriers.get(id) else { continue };
+            if let Some((other, _)) = found {
+                return Err(Error::invalid(
+                    format!("transaction_id \"{id}\" is in several partitions of the lease"),
+                    format!("Among them \"{other}\" and \"{name}\"."),
+                    "Name the partition as well.",
+                ));
+            }
+            found = Some((name, messages.clone()));
+        }
+        let not_there = || self.lease.not_in_lease(&format!("transaction_id \"{id}\""));
+        found.map(|(_, messages)| messages).ok_or_else(not_there)
+    }
+}
+
+fn read_carriers(lease: &LockedLease, partition: &str) -> Result<ByTransaction> {
+    let mut carriers = ByTransaction::new();
+    for (place, message, id) in lease.transaction_ids(partition)? {
+        carriers.entry(id).or_default().push((place, message));
+    }
+    Ok(carriers)
+}
+
+impl Plan {
+    fn name(&mut self, message: MessageId, status: Status, item: usize) -> Result<()> {
+        match self.named.each.insert(message, status) {
+            Some(before) if before != status => Err(contradiction(&format!("message {message}"))),
+            Some(_) => Ok(()),
+            None => {
+                self.by.insert(message, item);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn contradiction(what: &str) -> Error {
+    Error::invalid(
+        format!("{what} is settled in two ways at once"),
+        "Two statements of this call name it with different statuses.",
+        "Say once what became of each message.",
+    )
+}
