@@ -1,32 +1,37 @@
-//! Settling a lease: several cursors, several statements of outcome, one decision.
+//! Settling a lease: saying what became of its messages, or holding on to it for longer.
+//!
+//! Called by `queen_ack`, `queen_settle`, `queen_extend` and bundles. A lease may cover several
+//! cursors, and in a group without order a claim for each message. All of those in question are
+//! locked first ([`lease`]), then it is found out what the call names ([`names`]). The engine
+//! decides for each cursor. If it refuses one, the whole call is refused, and nothing is written:
+//! this is the fence. Otherwise the new states are written, and the locks are held to the end of
+//! the transaction.
 
 mod lease;
 mod names;
-pub mod refusal;
+mod refusal;
 
 use std::rc::Rc;
 
 use queen_engine::cursor::Cursor;
 use queen_engine::lease::LeaseId;
 use queen_engine::message::MessageId;
-use queen_engine::settle::{
-    DeadLetter, Outcome, Policy, Refusal, Settlement, Status, extend, settle,
-};
+use queen_engine::settle::{Outcome, Policy, Refusal, Settlement, Status, extend, settle};
 
 use self::lease::{HeldCursor, LockedLease, lock};
 use self::names::Plan;
-use crate::broker::settle::refusal::explain;
+use self::refusal::explain;
 use crate::error::Result;
 use crate::pg::clock::Moment;
 use crate::store::cursor::{self, Notice};
 use crate::store::queue::DEAD_LETTER;
 use crate::store::{dead_letter, receipt};
 
-pub use self::lease::cursors_of;
+pub use self::lease::lock_leases;
 
 /// What a statement of outcome names.
 #[derive(Clone, Debug)]
-pub enum Target {
+pub enum SettleTarget {
     /// Everything the lease holds that is not settled yet.
     All,
     Message(MessageId),
@@ -34,10 +39,11 @@ pub enum Target {
     Transaction(Rc<str>),
 }
 
-/// One statement of outcome.
+/// One statement of outcome: what became of the messages that it names.
 #[derive(Clone, Debug)]
 pub struct SettleItem {
-    pub target: Target,
+    pub target: SettleTarget,
+    /// Of this partition alone; None: of whichever has them.
     pub partition: Option<Rc<str>>,
     pub status: Status,
     /// The text of the error, shared by all messages of the call.
@@ -49,7 +55,7 @@ pub struct SettleItem {
 pub struct Settled {
     pub message: MessageId,
     pub partition: Rc<str>,
-    /// Filled in where asked for.
+    /// Empty unless it was asked for.
     pub transaction_id: String,
     pub outcome: Outcome,
     /// The item that named it.
@@ -83,7 +89,8 @@ impl Report {
     }
 }
 
-/// Settle what `items` name, as one set. `name_transactions`: fill in the transaction_ids.
+/// Settle what `items` name, as one set. `name_transactions`: fill in the transaction_ids. Errors
+/// QN001 to QN005, and 22023 for items that contradict each other.
 pub fn settle_lease(
     lease: LeaseId,
     items: &[SettleItem],
@@ -99,12 +106,13 @@ pub fn settle_lease(
     Ok(report)
 }
 
-/// Refuse unless the lease is live and holds something.
+/// An error QN001 to QN004 unless the lease is live and holds something. Locks all that it covers.
 pub fn require_live(lease: LeaseId) -> Result<()> {
     lock(lease, &[])?.extended(None).map(|_| ())
 }
 
-/// Hold on to a lease for at least `duration` from now; returns when it ends.
+/// Hold on to a lease for at least `duration` microseconds from now (None: what the pop used).
+/// Returns the moment at which the lease ends. Errors QN001 to QN004.
 pub fn extend_lease(lease: LeaseId, duration: Option<i64>) -> Result<Moment> {
     let locked = lock(lease, &[])?;
     let extended = locked.extended(duration)?;
@@ -117,6 +125,8 @@ pub fn extend_lease(lease: LeaseId, duration: Option<i64>) -> Result<Moment> {
 }
 
 impl LockedLease {
+    /// What the engine makes of each cursor, in the order of `held`; or, if it refuses some, the
+    /// refusal that takes precedence.
     fn decide(&self, plans: &[Plan]) -> Result<Vec<Settlement>> {
         let options = &self.options;
         let policy = Policy {
@@ -149,6 +159,7 @@ impl LockedLease {
         }
     }
 
+    /// Write what was decided.
     fn write(&self, items: &[SettleItem], plans: &[Plan], done: Vec<Settlement>) -> Result<Report> {
         let mut report =
             Report { already: vec![0; items.len()], released: true, ..Report::default() };
@@ -158,29 +169,28 @@ impl LockedLease {
             if let Some(item) = plan.rest {
                 report.already[item] += settlement.already;
             }
-            let item_of =
-                |message: &MessageId| plan.by.get(message).copied().or(plan.rest).unwrap_or(0);
             for &(message, outcome) in &settlement.outcomes {
                 report.settled.push(Settled {
                     message,
                     partition: partition.clone(),
                     transaction_id: String::new(),
                     outcome,
-                    item: item_of(&message),
+                    item: plan.item_of(message),
                 });
             }
             for dead in &settlement.dead {
-                let error = items[item_of(&dead.message)].error.as_deref();
-                self.bury(held, *dead, error);
+                let error = items[plan.item_of(dead.message)].error.as_deref();
+                let (group, partition) = (held.located.group, held.partition());
+                dead_letter::bury(group, partition, *dead, error, self.now);
             }
             if let Some(cursor) = &settlement.cursor {
                 self.write_cursor(held, cursor);
             }
-            if let Some(trace) = &settlement.receipt {
-                receipt::insert(&held.located, self.lease, trace, self.now);
+            if let Some(receipt) = &settlement.receipt {
+                receipt::insert(&held.located, self.lease, receipt, self.now);
             }
         }
-        report.released = report.released && !self.holds_rest()?;
+        report.released = report.released && !self.holds_unlocked()?;
         // In the order in which they were named.
         report.settled.sort_by_key(|settled| settled.item);
         Ok(report)
@@ -191,12 +201,9 @@ impl LockedLease {
         cursor::append(&held.located, cursor, notice);
     }
 
-    fn bury(&self, held: &HeldCursor, dead: DeadLetter, error: Option<&str>) {
-        dead_letter::bury(held.located.group, held.partition(), dead, error, self.now);
-    }
-
-    /// Where the lease still holds something, the cursor as it would be with the lease extended,
-    /// and its new deadline. Refused if that is nowhere, or if it was lost anywhere.
+    /// For each cursor where the lease still holds something: its place in `held`, its state with
+    /// the lease extended, and the new deadline. Refused if there is none, or if the lease was lost
+    /// in one of them.
     fn extended(&self, duration: Option<i64>) -> Result<Vec<(usize, Cursor, Moment)>> {
         let (mut extended, mut refusals) = (Vec::new(), Vec::new());
         let mut nothing_left = Refusal::Unknown;

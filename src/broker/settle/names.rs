@@ -1,4 +1,9 @@
-//! Which messages the items of a settlement name, and their transaction_ids.
+//! Which messages the items of a settlement name, in which of the lease's cursors each is, and
+//! which transaction_ids messages carry.
+//!
+//! Everything that the lease holds of interest is locked by then. The log is read only where an
+//! item names a transaction_id, or where the answer gives them: a partition at a time, without
+//! payloads.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,15 +12,16 @@ use queen_engine::message::{MessageId, Span, Spans};
 use queen_engine::settle::{Named, Status};
 
 use super::lease::{HeldCursor, LockedLease};
-use super::{Report, SettleItem, Target};
-use crate::error::{Code, Error, Result};
+use super::refusal::{in_several_partitions, not_in_lease, settled_in_two_ways};
+use super::{Report, SettleItem, SettleTarget};
+use crate::error::Result;
 use crate::pg::allocator;
 use crate::pg::scratch::Scratch;
 use crate::pg::spi::ActiveSnapshot;
 use crate::store::segment::Log;
 
-/// In which of the cursors and claims of a lease each message is that it was ever given: runs of
-/// messages, in the order of the log.
+/// In which of the lease's cursors and claims each message is that the lease was ever given: runs
+/// of messages in the order of the log, each with its place in `held`.
 pub(super) struct Places(Vec<(Span, usize)>);
 
 impl Places {
@@ -36,16 +42,41 @@ impl Places {
     }
 }
 
-/// For one cursor: which item names which message, and which names the rest.
+/// What the items say of one cursor.
 #[derive(Default)]
 pub(super) struct Plan {
+    /// For the engine: the messages, and their statuses.
     pub(super) named: Named,
-    pub(super) by: BTreeMap<MessageId, usize>,
+    /// The item that names each message.
+    by: BTreeMap<MessageId, usize>,
+    /// The item that names the rest of what the lease holds here.
     pub(super) rest: Option<usize>,
 }
 
+impl Plan {
+    /// An item names the message. Error 22023 if another item names it with another status.
+    fn name(&mut self, message: MessageId, status: Status, item: usize) -> Result<()> {
+        match self.named.each.insert(message, status) {
+            Some(before) if before != status => {
+                Err(settled_in_two_ways(&format!("message {message}")))
+            }
+            Some(_) => Ok(()),
+            None => {
+                self.by.insert(message, item);
+                Ok(())
+            }
+        }
+    }
+
+    /// The item that a message of this cursor was named by.
+    pub(super) fn item_of(&self, message: MessageId) -> usize {
+        self.by.get(&message).copied().or(self.rest).unwrap_or(0)
+    }
+}
+
 impl LockedLease {
-    /// Find out which messages the items mean, and in which cursors they are.
+    /// What the items say of each cursor, in the order of `held`. Error QN004 for a message or a
+    /// partition that is not the lease's, 22023 for one that is named in two ways.
     pub(super) fn resolve(&self, items: &[SettleItem]) -> Result<Vec<Plan>> {
         let mut plans: Vec<Plan> = self.held.iter().map(|_| Plan::default()).collect();
         let mut carriers = Carriers::of(self);
@@ -56,25 +87,25 @@ impl LockedLease {
             };
             if !(0..self.held.len()).any(|place| is_meant(&place)) {
                 let partition = item.partition.as_deref().unwrap_or_default();
-                return Err(self.not_in_lease(&format!("partition \"{partition}\"")));
+                return Err(not_in_lease(self.lease, &format!("partition \"{partition}\"")));
             }
             match &item.target {
-                Target::All => {
+                SettleTarget::All => {
                     for place in (0..self.held.len()).filter(is_meant) {
                         let plan = &mut plans[place];
                         if plan.named.rest.is_some_and(|status| status != item.status) {
-                            return Err(contradiction("everything"));
+                            return Err(settled_in_two_ways("everything"));
                         }
                         (plan.named.rest, plan.rest) = (Some(item.status), Some(at));
                     }
                 }
-                Target::Message(message) => {
+                SettleTarget::Message(message) => {
                     let place = self.places().find(*message).filter(is_meant);
-                    let place =
-                        place.ok_or_else(|| self.not_in_lease(&format!("message {message}")))?;
+                    let place = place
+                        .ok_or_else(|| not_in_lease(self.lease, &format!("message {message}")))?;
                     plans[place].name(*message, item.status, at)?;
                 }
-                Target::Transaction(id) => {
+                SettleTarget::Transaction(id) => {
                     for (place, message) in carriers.find(id, item.partition.as_deref())? {
                         plans[place].name(message, item.status, at)?;
                     }
@@ -88,7 +119,8 @@ impl LockedLease {
         self.places.get_or_init(|| Places::of(&self.held, self.lease))
     }
 
-    /// The transaction_ids of all messages the lease was given in one partition, and where they are.
+    /// The transaction_ids of all messages that the lease was given in one partition, each with its
+    /// message and that one's place in `held`.
     fn transaction_ids(&self, partition: &str) -> Result<Vec<(usize, MessageId, String)>> {
         let places = self.places().0.iter();
         let here: Vec<&(Span, usize)> =
@@ -117,6 +149,8 @@ impl LockedLease {
         })
     }
 
+    /// Fill in the transaction_ids of what was settled. A message that is gone from the log gets
+    /// the derived one.
     pub(super) fn name_transactions(&self, report: &mut Report) -> Result<()> {
         let mut names = HashMap::new();
         for partition in self.partitions() {
@@ -130,19 +164,13 @@ impl LockedLease {
         }
         Ok(())
     }
-
-    fn not_in_lease(&self, what: &str) -> Error {
-        Error::new(Code::MessageNotInLease, format!("{what} is not part of lease {}", self.lease))
-            .detail("The lease was never given it, or has given it back.")
-            .hint("Settle a message with the lease_id that came with its delivery.")
-    }
 }
 
-/// Messages, and where they are, by transaction_id.
+/// Messages, each with its place in `held`, by transaction_id.
 type ByTransaction = HashMap<String, Vec<(usize, MessageId)>>;
 
-/// Which messages of a lease carry which transaction_id, and where they are; read once for each
-/// partition.
+/// Which messages of a lease carry which transaction_id: by partition, each read when it is first
+/// asked for.
 struct Carriers<'a> {
     lease: &'a LockedLease,
     of: BTreeMap<&'a str, Option<ByTransaction>>,
@@ -153,7 +181,8 @@ impl<'a> Carriers<'a> {
         Self { lease, of: lease.partitions().into_iter().map(|name| (name, None)).collect() }
     }
 
-    /// The messages that carry a transaction_id, in the partition or in all; which must be one.
+    /// The messages that carry a transaction_id, in the partition that is given, or in the only one
+    /// of the lease that has it. Error QN004 if none has it, 22023 if several have.
     fn find(&mut self, id: &str, partition: Option<&str>) -> Result<Vec<(usize, MessageId)>> {
         let mut found: Option<(&str, Vec<(usize, MessageId)>)> = None;
         for (name, carriers) in &mut self.of {
@@ -166,15 +195,11 @@ impl<'a> Carriers<'a> {
             };
             let Some(messages) = carriers.get(id) else { continue };
             if let Some((other, _)) = found {
-                return Err(Error::invalid(
-                    format!("transaction_id \"{id}\" is in several partitions of the lease"),
-                    format!("Among them \"{other}\" and \"{name}\"."),
-                    "Name the partition as well.",
-                ));
+                return Err(in_several_partitions(id, other, name));
             }
             found = Some((name, messages.clone()));
         }
-        let not_there = || self.lease.not_in_lease(&format!("transaction_id \"{id}\""));
+        let not_there = || not_in_lease(self.lease.lease, &format!("transaction_id \"{id}\""));
         found.map(|(_, messages)| messages).ok_or_else(not_there)
     }
 }
@@ -185,25 +210,4 @@ fn read_carriers(lease: &LockedLease, partition: &str) -> Result<ByTransaction> 
         carriers.entry(id).or_default().push((place, message));
     }
     Ok(carriers)
-}
-
-impl Plan {
-    fn name(&mut self, message: MessageId, status: Status, item: usize) -> Result<()> {
-        match self.named.each.insert(message, status) {
-            Some(before) if before != status => Err(contradiction(&format!("message {message}"))),
-            Some(_) => Ok(()),
-            None => {
-                self.by.insert(message, item);
-                Ok(())
-            }
-        }
-    }
-}
-
-fn contradiction(what: &str) -> Error {
-    Error::invalid(
-        format!("{what} is settled in two ways at once"),
-        "Two statements of this call name it with different statuses.",
-        "Say once what became of each message.",
-    )
 }
