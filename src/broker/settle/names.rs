@@ -68,6 +68,16 @@ impl Plan {
         }
     }
 
+    /// An item names everything that no other item names. Error 22023 if another item does so with
+    /// another status.
+    fn name_rest(&mut self, status: Status, item: usize) -> Result<()> {
+        if self.named.rest.is_some_and(|before| before != status) {
+            return Err(settled_in_two_ways("everything"));
+        }
+        (self.named.rest, self.rest) = (Some(status), Some(item));
+        Ok(())
+    }
+
     /// The item that a message of this cursor was named by.
     pub(super) fn item_of(&self, message: MessageId) -> usize {
         self.by.get(&message).copied().or(self.rest).unwrap_or(0)
@@ -92,11 +102,7 @@ impl LockedLease {
             match &item.target {
                 SettleTarget::All => {
                     for place in (0..self.held.len()).filter(is_meant) {
-                        let plan = &mut plans[place];
-                        if plan.named.rest.is_some_and(|status| status != item.status) {
-                            return Err(settled_in_two_ways("everything"));
-                        }
-                        (plan.named.rest, plan.rest) = (Some(item.status), Some(at));
+                        plans[place].name_rest(item.status, at)?;
                     }
                 }
                 SettleTarget::Message(message) => {
