@@ -10,7 +10,6 @@ use std::rc::Rc;
 
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
-use queen_engine::message::MessageId;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -26,13 +25,7 @@ use crate::pg::datum::{Jsonb, JsonbArray, TextArray};
 use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
 use crate::settings;
-use crate::store::dead_letter::Letter;
-use crate::store::group::Group;
 use crate::store::queue::{self, Queue};
-use crate::store::replay::{self, Replay};
-use crate::store::seen_snapshot;
-use crate::store::segment::{self, NewSegment};
-use crate::wait::waiters::{self, Topic};
 
 /// A queue and a partition, by their names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -317,24 +310,4 @@ pub fn find_queue(name: &str) -> Result<Queue> {
         None if settings::auto_create() => queue::find_or_create(name, clock::now()),
         None => Err(Error::no_such_queue(name)),
     }
-}
-
-/// Push a dead letter again, for its group alone; returns its message id.
-pub fn push_again(queue: &Queue, group: &Group, letter: &Letter) -> i64 {
-    waiters::touch(Topic::queue(&queue.name));
-    let xid = seen_snapshot::assign_xid(queue.identity);
-    let segment = segment::append(NewSegment {
-        queue: queue.id,
-        partition: &letter.partition,
-        id: None,
-        xid,
-        created_at: clock::now(),
-        payloads: vec![letter.payload],
-        transaction_ids: Some(vec![Some(&letter.transaction_id)]),
-        headers: letter.headers.map(|headers| vec![Some(headers)]),
-        only_group: Some(group.id),
-    });
-    let (group, partition) = (group.id, letter.partition.clone());
-    replay::insert(queue.id, &Replay { segment, xid, partition, group });
-    MessageId::new(segment, 0).to_sql()
 }

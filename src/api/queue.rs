@@ -5,9 +5,10 @@ use pgrx::prelude::*;
 
 use super::args;
 use super::call::Call;
-use crate::broker::group::seek;
-use crate::broker::hold::attempt::hold_all;
-use crate::broker::hold::{forget_search, hold_everything};
+use crate::broker::group::reorder::reorder;
+use crate::broker::hold::attempt::hold_in_attempts;
+use crate::broker::hold::{delete_discovery, hold_queue_and_cursors};
+use crate::broker::purge::purge;
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, DAY};
 use crate::pg::datum::TextArray;
@@ -149,7 +150,7 @@ fn configure(name: &str, change: Change) -> Result<Queue> {
     }
     queue::update(&queue);
     if queue.options.ordering() != before.ordering() {
-        seek::reorder(&queue, &before)?;
+        reorder(&queue, &before)?;
     }
     Ok(queue)
 }
@@ -283,11 +284,11 @@ fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
 
 /// Remove a queue whose row the caller has locked.
 fn delete(queue: &Queue) -> Result<i64> {
-    let groups = hold_all(&queue.name, |attempt| {
-        let (groups, _) = hold_everything(attempt, queue)?;
-        groups.iter().try_for_each(|group| forget_search(attempt, group))?;
+    let groups = hold_in_attempts(&queue.name, |attempt| {
+        let (groups, _) = hold_queue_and_cursors(attempt, queue)?;
+        groups.iter().try_for_each(|group| delete_discovery(attempt, group))?;
         let (id, name) = (queue.id, queue.name.clone());
-        attempt.rows(move || {
+        attempt.lock_rows(move || {
             timer::lock_of_queue(id);
             dead_letter::delete_of_queue(&name);
             Ok(())
@@ -315,7 +316,7 @@ fn queen_purge(call: Call, queue: Option<&str>) -> i64 {
         let name = args::name("queue", queue)?;
         call.write(|| {
             let found = queue::known(name)?;
-            seek::purge(&found.ok_or_else(|| Error::no_such_queue(name))?)
+            purge(&found.ok_or_else(|| Error::no_such_queue(name))?)
         })
     })()
     .or_raise()

@@ -65,8 +65,8 @@ pub fn queue_and_group(queue: &str, group: &str) -> Result<(Option<Queue>, Optio
 }
 
 /// Whether the group is still what it was when it was looked up, and read in the same way: at this
-/// moment, also in REPEATABLE READ. Who has begun to read first, as `cursor::try_read_first` says, keeps
-/// it so to the end of the transaction.
+/// moment, also in REPEATABLE READ. A transaction that has the shares of
+/// `cursor::try_share_first_reads` keeps it so to its end, so it asks after it has them.
 pub fn is_current(queue: &Queue, group: &Group) -> Result<bool> {
     let (now, group_now) = match one_snapshot_per_transaction() {
         true => ActiveSnapshot::latest_snapshot(|under| {

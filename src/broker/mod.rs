@@ -1,11 +1,13 @@
 //! What each verb of the contract does in a transaction: which rows it reads and locks, in which order,
 //! what the engine decides about them, and what is written. No SQL text, and no argument checking.
 
+pub mod dead_letter;
 pub mod group;
 pub mod hold;
 pub mod housekeeping;
 pub mod lookup;
 pub mod pop;
+pub mod purge;
 pub mod push;
 pub mod settle;
 pub mod stats;

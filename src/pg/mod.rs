@@ -17,6 +17,7 @@ mod executor;
 pub mod guard;
 pub mod insert;
 mod key;
+pub mod lock_timeout;
 mod passed_through;
 pub mod planning;
 pub mod raise;

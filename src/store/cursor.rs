@@ -116,18 +116,18 @@ fn stale() -> Error {
 /// or is about to, or holds [`locks::first_reads`] or [`locks::first_reads_of`] whole. Never waits.
 /// In REPEATABLE READ a cursor that another transaction has created since the snapshot is an error.
 pub fn try_create(queue: i64, group: i64, partition: &str) -> Result<Option<Located>> {
-    if !try_read_first(queue, group) {
+    if !try_share_first_reads(queue, group) {
         return Ok(None);
     }
-    let new = try_create_read(group, partition);
+    let new = try_create_with_shares(group, partition);
     if !matches!(new, Ok(Some(_))) {
-        give_up_reading(queue, group);
+        give_back_first_reads(queue, group);
     }
     new
 }
 
-/// [`try_create`] for a caller that has succeeded in [`try_read_first`].
-pub fn try_create_read(group: i64, partition: &str) -> Result<Option<Located>> {
+/// [`try_create`] for a caller that has succeeded in [`try_share_first_reads`].
+pub fn try_create_with_shares(group: i64, partition: &str) -> Result<Option<Located>> {
     let new = insert_if_new(group, partition);
     match new.is_none() && one_snapshot_per_transaction() && exists(group, partition)? {
         true => Err(stale()),
@@ -136,7 +136,7 @@ pub fn try_create_read(group: i64, partition: &str) -> Result<Option<Located>> {
 }
 
 /// Insert a cursor, unless there is one: that is no error, also in REPEATABLE READ. The caller has
-/// succeeded in [`try_read_first`], or holds the group's row; a transaction that moves or removes
+/// succeeded in [`try_share_first_reads`], or holds the group's row; a transaction that moves or removes
 /// the group waits for either.
 ///
 /// Two transactions that insert at once meet at the unique key: the second one finds that out and
@@ -167,10 +167,11 @@ fn fresh(id: u64, group: i64, partition: &str) -> Located {
     Located { id, group, partition, message: None, revision: 0, is_own: false, cursor }
 }
 
-/// Take the shares under which the caller may create cursors and claims of the group. If they are
-/// granted, no transaction moves or empties the group before this one ends, or calls
-/// [`give_up_reading`]. Never waits.
-pub fn try_read_first(queue: i64, group: i64) -> bool {
+/// Share [`locks::first_reads`] and [`locks::first_reads_of`], under which the caller may create
+/// cursors and claims of the group. If both shares are granted, no other transaction moves or
+/// empties the group before this one ends, or calls [`give_back_first_reads`]. False, with neither,
+/// where another transaction holds one of the locks whole or waits for that. Never waits.
+pub fn try_share_first_reads(queue: i64, group: i64) -> bool {
     if !locks::first_reads(queue).try_share() {
         return false;
     }
@@ -181,15 +182,16 @@ pub fn try_read_first(queue: i64, group: i64) -> bool {
     has_both
 }
 
-/// Give the shares of [`try_read_first`] back, where the caller has created nothing. A pop that
-/// goes on waiting for messages then keeps no seek, purge or deletion waiting.
-pub fn give_up_reading(queue: i64, group: i64) {
+/// Give back the shares of [`try_share_first_reads`], where the caller has created nothing. A pop
+/// that goes on waiting for messages then keeps no seek, purge or deletion waiting.
+pub fn give_back_first_reads(queue: i64, group: i64) {
     locks::first_reads(queue).give_back_share();
     locks::first_reads_of(group).give_back_share();
 }
 
-/// [`try_read_first`], waiting for a transaction that holds one of the locks whole.
-pub fn read_first(queue: i64, group: i64) {
+/// Share [`locks::first_reads`] and [`locks::first_reads_of`], waiting for a transaction that holds
+/// one of them whole.
+pub fn share_first_reads(queue: i64, group: i64) {
     locks::first_reads(queue).share();
     locks::first_reads_of(group).share();
 }
@@ -222,16 +224,16 @@ pub fn create(group: i64, partitions: Vec<String>) {
     CREATE.run(&[arg(group), arg(partitions)]);
 }
 
-/// Whether no transaction holds [`locks::takes`] of the partition: retention holds it while it
-/// removes messages, and would not see a claim that is inserted now.
-pub fn may_take(group: i64, partition: &str) -> bool {
-    locks::takes(group, partition).is_free()
+/// Whether another transaction holds [`locks::takes`] of the partition, or waits for it. Retention
+/// holds it while it removes messages, and would not see a claim that is inserted now.
+pub fn claims_are_locked_out(group: i64, partition: &str) -> bool {
+    !locks::takes(group, partition).is_free()
 }
 
-/// Take [`locks::takes`]: to the end of the transaction no consumer takes messages of the partition
-/// in a group without order. False if another transaction holds the lock, or this one has no spare
-/// lock left ([`locks::has_spare`]).
-pub fn try_keep_from_taking(group: i64, partition: &str) -> bool {
+/// Take [`locks::takes`] whole: to the end of the transaction no consumer claims messages of the
+/// partition, in a group without order. False if another transaction holds the lock, or this one
+/// has no spare lock left ([`locks::has_spare`]).
+pub fn try_lock_out_claims(group: i64, partition: &str) -> bool {
     locks::takes(group, partition).try_spare()
 }
 

@@ -4,8 +4,9 @@ use std::ops::ControlFlow;
 
 use pgrx::pg_sys;
 use queen_engine::codec::encode;
-use queen_engine::cursor::Start;
+use queen_engine::cursor::{Cursor, Start};
 
+use super::located::Located;
 use super::options::{Options, UNORDERED};
 use super::{decode, locks};
 use crate::error::Result;
@@ -43,6 +44,17 @@ impl Group {
     /// Whether each partition is read in order, by one consumer at a time.
     pub fn is_ordered(&self, options: &Options) -> bool {
         self.ordering.as_deref().unwrap_or(options.ordering()) != UNORDERED
+    }
+
+    /// The state of a cursor of the group that has read nothing yet.
+    pub fn first_state(&self) -> Cursor {
+        Cursor::new(self.start.clone())
+    }
+
+    /// The group's state in a partition: that of its cursor, or, where the group has not read the
+    /// partition and has no cursor there, the first one.
+    pub fn state_in(&self, cursor: Option<&Located>) -> Cursor {
+        cursor.map_or_else(|| self.first_state(), |located| located.cursor.clone())
     }
 }
 

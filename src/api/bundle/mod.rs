@@ -27,7 +27,6 @@ use crate::pg::clock::{self, Moment};
 use crate::pg::datum::{Jsonb, ResultContext, UuidArray};
 use crate::pg::raise::OrRaise;
 use crate::pg::subtransaction::all_or_nothing;
-use crate::store::cursor;
 use crate::store::marker::{self, KvOp};
 use crate::store::{queue, timer as store_timer};
 
@@ -151,13 +150,7 @@ impl Bundle {
     fn lock_leases(&self) -> Result<()> {
         let leases: HashSet<LeaseId> =
             self.acks.keys().copied().chain(self.required.iter().copied()).collect();
-        let mut cursors = Vec::new();
-        for lease in leases {
-            cursors.extend(settle::cursors_of(lease)?);
-        }
-        cursors.sort_unstable();
-        cursors.dedup();
-        cursor::lock_unsettled(&cursors)?;
+        settle::lock_leases(leases)?;
         self.required.iter().try_for_each(|lease| settle::require_live(*lease))
     }
 
