@@ -5,6 +5,7 @@
 //! with that, which snapshot it sees. What a queue delivers depends on exactly that choice, for a
 //! cursor is a position and a snapshot. So each caller here names the snapshot.
 
+use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_long};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -106,6 +107,15 @@ impl Statement {
     }
 }
 
+thread_local! {
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Tells one call of [`connected`] in this session from the next.
+pub fn call_number() -> u64 {
+    CALLS.get()
+}
+
 /// Run `body` as the role that owns the extension, in a restricted context, with an open SPI
 /// connection. What the function wants to keep, it copies out before this closes.
 ///
@@ -113,6 +123,7 @@ impl Statement {
 /// the (sub)transaction back.
 pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     refuse_under_binary_upgrade()?;
+    CALLS.set(CALLS.get() + 1);
     // Dropped last. The guard first undoes what a trigger has set, back to the pinned values.
     let _plans = PinnedPlans::pin();
     let _guard = Guard::act_as(catalogue::owner());

@@ -32,8 +32,8 @@ static BY_PARTITION: Index =
     Index { table: &CURSORS, name: c"cursor_once", columns: &[GROUP_ID, PARTITION] };
 static BY_ID: Index = Index { table: &CURSORS, name: c"cursor_pkey", columns: &[ID] };
 
-/// What is known of a partition for a group: its cursor and where that row lies, unless nobody has
-/// read the partition yet.
+/// The cursor of a partition for a group with its newest state, and where its row lies. None if the
+/// group has not read the partition yet.
 pub fn status(
     group: i64,
     start: &Start,
@@ -48,7 +48,7 @@ pub fn status(
     Ok(Some((Located { id, group, partition, message, revision, is_own, cursor }, place)))
 }
 
-/// What a cursor, or a claim, is called where work is looked for.
+/// The name of a cursor, or of a claim, in the search for work ([`Unit`]).
 pub(super) fn unit_of(cursor: i64, under: &ActiveSnapshot) -> Option<String> {
     let partition =
         BY_ID.end(&[Value::Int(cursor)], ScanEnd::Start, under, |row| row.need(PARTITION));
@@ -62,15 +62,16 @@ pub(super) fn unit_of(cursor: i64, under: &ActiveSnapshot) -> Option<String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockAttempt {
     Locked,
-    /// Somebody else has it.
+    /// Another transaction has locked it.
     HeldByAnother,
-    /// It has a newer state than the caller saw. The lock may have been taken all the same.
+    /// It has a newer state than the caller saw. This transaction may have locked it all the same.
     MovedOn,
 }
 
-/// Lock the cursor unless somebody else has it, or has moved it on. Never waits. Looks before it
-/// locks, so that what was popped since the caller's snapshot is left alone, and once more after:
-/// the answer stands then. In REPEATABLE READ a newer state is an error.
+/// Lock the row of a cursor or a claim, unless another transaction has locked it or has written a
+/// newer state. Never waits. It looks for a newer state before it locks, so as not to lock what
+/// another consumer has popped since the caller's snapshot; and once more after, when no other
+/// transaction can write one. In REPEATABLE READ a newer state is error 40001.
 pub fn try_lock(at: &Located, place: RowLocation, under: &ActiveSnapshot) -> Result<LockAttempt> {
     match lock_if_newest(at, place, under)? {
         LockAttempt::MovedOn => moved_on(),
@@ -78,7 +79,8 @@ pub fn try_lock(at: &Located, place: RowLocation, under: &ActiveSnapshot) -> Res
     }
 }
 
-/// The same, for those who can do without: a newer state is no error.
+/// [`try_lock`] for a caller that can do without the lock: a newer state is no error, in REPEATABLE
+/// READ either.
 pub fn lock_if_newest(
     at: &Located,
     place: RowLocation,
@@ -100,7 +102,8 @@ pub fn lock_if_newest(
     }
 }
 
-/// What to do about a state that is newer than the snapshot.
+/// What follows from a state that is newer than the caller's snapshot: in REPEATABLE READ error
+/// 40001, for each new look would show the old state again.
 pub fn moved_on() -> Result<LockAttempt> {
     match one_snapshot_per_transaction() {
         true => Err(stale()),
@@ -112,9 +115,10 @@ fn stale() -> Error {
     Error::conflict("The position of this consumer group")
 }
 
-/// Create the cursor: being new, it is locked. None where another transaction has just created it
-/// or is about to, or holds [`locks::first_reads`] or [`locks::first_reads_of`] whole. Never waits.
-/// In REPEATABLE READ a cursor that another transaction has created since the snapshot is an error.
+/// Create the cursor of a partition. As long as this transaction is open, no other one can lock the
+/// new row. None where another transaction has created the cursor, committed or not, or holds
+/// [`locks::first_reads`] or [`locks::first_reads_of`] whole. Never waits. In REPEATABLE READ, a
+/// cursor that another transaction has committed since the snapshot is error 40001.
 pub fn try_create(queue: i64, group: i64, partition: &str) -> Result<Option<Located>> {
     if !try_share_first_reads(queue, group) {
         return Ok(None);
@@ -135,12 +139,12 @@ pub fn try_create_with_shares(group: i64, partition: &str) -> Result<Option<Loca
     }
 }
 
-/// Insert a cursor, unless there is one: that is no error, also in REPEATABLE READ. The caller has
-/// succeeded in [`try_share_first_reads`], or holds the group's row; a transaction that moves or removes
-/// the group waits for either.
+/// Insert a cursor; None if there is one, also in REPEATABLE READ. The caller has succeeded in
+/// [`try_share_first_reads`], or holds the group's row: a transaction that moves or removes the
+/// group waits for both.
 ///
-/// Two transactions that insert at once meet at the unique key: the second one finds that out and
-/// withdraws. ScanEnd then on the row itself keeps other transactions out, committed or not.
+/// Of two transactions that insert at once, the second finds the key of the first in the unique
+/// index and deletes its own row again.
 pub fn insert_if_new(group: i64, partition: &str) -> Option<Located> {
     if is_at_hand(group, partition) {
         return None;
@@ -153,8 +157,8 @@ pub fn insert_if_new(group: i64, partition: &str) -> Option<Located> {
     Some(fresh(unsigned(id), group, partition))
 }
 
-/// Whether there is such a cursor at this moment, or a transaction that has not ended has created
-/// one. The look spares an insert that would fail.
+/// Whether there is such a cursor at this moment, committed or not. Asked before an insert, which
+/// would fail then and leave a dead row.
 fn is_at_hand(group: i64, partition: &str) -> bool {
     let keys =
         [(GROUP_ID, Key::Is(Value::Int(group))), (PARTITION, Key::Is(Value::Text(partition)))];
@@ -196,8 +200,8 @@ pub fn share_first_reads(queue: i64, group: i64) {
     locks::first_reads_of(group).share();
 }
 
-/// Put a new cursor in the place of the old one, which the caller has locked, or of none. The
-/// caller holds a lock under which no other transaction creates one.
+/// Delete the cursor of a partition, if there is one, with its states, and insert a new one. The
+/// caller has locked the old one, and holds a lock under which no other transaction creates one.
 pub fn replace(group: i64, partition: &str) -> Result<Located> {
     REMOVE.run(&[arg(group), arg(partition)]);
     insert_if_new(group, partition).ok_or_else(stale)
@@ -218,8 +222,8 @@ static CREATE: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::TEXTARRAYOID],
 );
 
-/// See that the cursors exist, waiting for transactions that are creating one of them. In
-/// REPEATABLE READ a cursor that was created since the snapshot is an error.
+/// Create the cursors that do not exist, waiting for transactions that are creating one of them. In
+/// REPEATABLE READ, a cursor that was created since the snapshot is error 40001.
 pub fn create(group: i64, partitions: Vec<String>) {
     CREATE.run(&[arg(group), arg(partitions)]);
 }
@@ -267,25 +271,28 @@ pub fn ids_in(group: i64, partition: &str, under: &ActiveSnapshot) -> Vec<u64> {
     IDS_IN.read(&[arg(group), arg(partition)], under).map(|row| unsigned(row.need(ID))).collect()
 }
 
-/// A cursor, or a claim, that has been locked; its state is to be read after this.
+/// A cursor or a claim that this transaction has locked. The caller reads its state after this, in
+/// [`locate`].
 pub struct LockedCursor {
     pub id: u64,
     pub group: i64,
     pub partition: String,
     claim: Option<(MessageId, Cursor)>,
-    /// Of a claim that is settled, and was not locked: its last revision and state.
+    /// A claim that is settled was not locked: its last revision, whether that is this
+    /// transaction's, and its state.
     last: Option<(i64, bool, Cursor)>,
 }
 
-/// Lock a cursor or a claim, waiting for the transaction that holds it. None if it is gone.
+/// Lock the row of a cursor or a claim, waiting for the transaction that has locked it. None if the
+/// row is gone. In REPEATABLE READ, one that is younger than the snapshot is error 40001.
 pub fn lock_row(id: u64) -> Result<Option<LockedCursor>> {
     ActiveSnapshot::new_snapshot(|under| lock_one(id, false, under))
 }
 
 /// Lock cursors and claims in the given order, which is ascending, waiting for the transactions
-/// that hold them. Those that are gone drop out. The caller reads their states after this, under a
-/// newer snapshot. Claims of settled messages are not locked: the caller need not wait for a sweep
-/// that may be removing them.
+/// that have locked them. Those that are gone drop out. The caller reads their states after this,
+/// under a newer snapshot. Claims of settled messages are not locked, so the caller does not wait
+/// for a sweep that is deleting them.
 pub fn lock_unsettled(cursors: &[u64]) -> Result<Vec<LockedCursor>> {
     let mut locked = Vec::with_capacity(cursors.len());
     for &id in cursors {
@@ -295,7 +302,8 @@ pub fn lock_unsettled(cursors: &[u64]) -> Result<Vec<LockedCursor>> {
 }
 
 thread_local! {
-    /// Whether what this session locked last was a claim: most likely, so is the next.
+    /// Whether what this session locked last was a claim. The next one most likely is of that kind,
+    /// so it is looked up first.
     static WAS_CLAIM: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -340,8 +348,9 @@ fn exists_by_id(id: u64) -> Result<bool> {
     })
 }
 
-/// The newest states of what was locked; `start` tells where a group begins. In REPEATABLE READ one
-/// that is out of date is an error.
+/// The newest states of what was locked. `start` gives the start of a group, at which a cursor
+/// without a state begins. In REPEATABLE READ, a state that is newer than the snapshot is error
+/// 40001.
 pub fn locate<'a>(
     locked: Vec<LockedCursor>,
     start: impl Fn(i64) -> &'a Start,
@@ -350,7 +359,7 @@ pub fn locate<'a>(
     let mut located = Vec::with_capacity(locked.len());
     for LockedCursor { id, group, partition, claim, last } in locked {
         let (message, first) = claim.unzip();
-        // It may be gone by now.
+        // A settled claim: its row was not locked, and may be gone.
         if let Some((revision, is_own, cursor)) = last {
             located.push(Located { id, group, partition, message, revision, is_own, cursor });
             continue;

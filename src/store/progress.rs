@@ -37,14 +37,14 @@ static ANNOUNCED: Index = Index {
 static DUE: Index =
     Index { table: &PROGRESS, name: c"progress_due", columns: &[GROUP_ID, DUE_AT, CURSOR_ID] };
 
-/// The newest state of the cursor of this id, which may be gone.
+/// The newest state of the cursor or claim of this id. None if there is none, or it is gone.
 pub fn state_of(id: u64, under: &ActiveSnapshot) -> Result<Option<Cursor>> {
     let (revision, _, cursor) = newest(signed(id), Cursor::default, under)?;
     Ok((revision > 0).then_some(cursor))
 }
 
-/// The newest revision of a cursor or a claim, whether it is the current transaction's, and the
-/// state; 0 and the `first` where there is none.
+/// The newest revision of a cursor or a claim, whether the current transaction has written it, and
+/// the state. Without any: revision 0 and the state `first`.
 pub(super) fn newest(
     id: i64,
     first: impl FnOnce() -> Cursor,
@@ -64,7 +64,7 @@ fn need_revision(row: &Tuple) -> i64 {
     row.need(REVISION)
 }
 
-/// The newest revision there is at this moment, also in REPEATABLE READ.
+/// The newest revision at this moment, also in REPEATABLE READ; 0 if there is none.
 pub(super) fn latest_revision(cursor: u64) -> Result<i64> {
     ActiveSnapshot::latest_snapshot(|under| {
         let key = [Value::Int(signed(cursor))];
@@ -72,27 +72,29 @@ pub(super) fn latest_revision(cursor: u64) -> Result<i64> {
     })
 }
 
-/// Whether `revision` is still the newest of its cursor: for hints, not for writing.
+/// Whether the snapshot shows no newer revision than this one. Good enough for a hint; a
+/// transaction that writes asks [`latest_revision`] under the lock.
 pub(super) fn is_newest(cursor: i64, revision: i64, under: &ActiveSnapshot) -> bool {
     let newest = REVISIONS.end(&[Value::Int(cursor)], ScanEnd::End, under, need_revision);
     newest.is_none_or(|newest| newest <= revision)
 }
 
-/// How the search for work learns of a state.
+/// How consumers that search for work learn of a new state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// Leased: there is nothing to look for before the deadline. Or a claim that is settled: there
-    /// is nothing to look for at all.
+    /// Not at all before the deadline of its lease; for a claim that is settled, never.
     Leased,
-    /// Ready, or waiting for a retry: announced under this transaction id. A retry is announced
-    /// too, since its moment may have passed before the transaction commits.
+    /// By an announcement under this transaction id: messages are ready, or wait for a retry. A
+    /// retry is announced as well, since its moment may pass before the transaction commits.
     Ready { xid: u64 },
 }
 
 impl Notice {
-    /// Of `state`, which follows `at`. What is leased is announced all the same where it hides an
-    /// announcement of this transaction: its deadline may have passed before the commit, and others
-    /// have passed such moments by then.
+    /// What to announce of `state`, which follows `at`.
+    ///
+    /// A leased state is announced as well, where `at` is this transaction's own: it supersedes an
+    /// announcement of this transaction. Its deadline may pass before the commit, and other
+    /// consumers have searched beyond that moment by then.
     pub fn of(at: &Located, state: &Cursor, identity: Identity) -> Self {
         let is_over = at.message.is_some() && state.open() == 0;
         match !is_over && (state.leases.is_empty() || at.is_own) {
@@ -102,8 +104,9 @@ impl Notice {
     }
 }
 
-/// Write `state` as the revision after that of `at`, which is the newest and whose lock the caller
-/// holds.
+/// Write `state` as the revision after that of `at`, which is the newest. The caller holds the lock
+/// of the cursor or claim. The commit wakes consumers that wait for the group, if the state is
+/// announced.
 pub fn append(at: &Located, state: &Cursor, notice: Notice) {
     let announced = match notice {
         Notice::Leased => None,
@@ -128,15 +131,15 @@ fn insert_state(at: &Located, state: &Cursor, announced: Arg) {
     prune(at.id, at.revision + 1);
 }
 
-/// The same for a state that says nothing new to whoever looks for work: an announcement of the one
-/// before stands, for those who have not come to it.
+/// [`append`] for a state that gives consumers nothing new. The announcement of the state before is
+/// repeated, for consumers whose search has not come to it yet.
 pub fn append_quietly(at: &Located, state: &Cursor, under: &ActiveSnapshot) {
     let announced = |row: &Tuple| row.get::<i64>(ANNOUNCED_XID);
     let announced = REVISIONS.end(&[Value::Int(signed(at.id))], ScanEnd::End, under, announced);
     insert_state(at, state, announced.flatten().and_then(arg));
 }
 
-/// Superseded revisions are deleted this many at a time, and this many are left.
+/// How many superseded revisions are deleted at a time, and how many are left.
 const PRUNED: i64 = 64;
 
 static PRUNE: Statement = Statement::new(
@@ -146,8 +149,9 @@ static PRUNE: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID],
 );
 
-/// Every 64th revision removes the 64 before the last 64. The lower bound keeps the scan away from
-/// the end of the index where rows die. What a sweep is deleting is left to it.
+/// Every 64th revision deletes the 64 before the last 64, and old receipts. The lower bound keeps
+/// the scan away from the end of the index where rows die. Rows that a sweep is deleting are
+/// skipped.
 fn prune(cursor: u64, revision: i64) {
     if revision % PRUNED == 0 && revision > PRUNED {
         PRUNE.run(&[arg(signed(cursor)), arg(revision - 2 * PRUNED), arg(revision - PRUNED)]);

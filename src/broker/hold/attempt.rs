@@ -32,7 +32,7 @@ use crate::pg::lock_timeout::LockTimeout;
 use crate::pg::statement_timeout::StatementTimeout;
 use crate::pg::subtransaction::{all_or_nothing, undone};
 use crate::store::cursor::{self, LockedCursor};
-use crate::store::locks::Lock;
+use crate::store::locks::{Lock, order};
 use crate::wait::waiters::{self, Topic};
 
 /// For how many microseconds the first attempt waits in all. Each further one waits twice as long,
@@ -49,7 +49,9 @@ pub fn hold_in_attempts<T>(
     mut lock_all: impl FnMut(&Attempt) -> Result<T>,
 ) -> Result<T> {
     let mut patience = FIRST;
+    let locked_before = order::reached();
     loop {
+        order::back_to(locked_before);
         let undoing = Undoing(queue);
         match Attempt::new(patience).run(&mut lock_all)? {
             Ok(held) => {

@@ -39,6 +39,10 @@ pub fn share_queue_and_group(
             return Ok(found);
         }
         cursor::moved_on()?;
+        if with_group {
+            locks::first_reads_of(group.id).give_back_share();
+        }
+        locks::first_reads(queue.id).give_back_share();
         pgrx::check_for_interrupts!();
     }
 }
