@@ -1,4 +1,6 @@
 //! Modules that use each other in a circle cannot be understood one by one.
+//!
+//! A module that only shows what one of its parts has, with `pub use`, does not use it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +20,8 @@ pub fn check(repository: &Repository) -> Findings {
     }
     for arrow in scope.arrows() {
         let to = scope.home(&arrow.to);
-        if to != arrow.from {
+        let is_part = to.len() > arrow.from.len() && to.starts_with(&arrow.from);
+        if to != arrow.from && !(arrow.is_shown && is_part) {
             graph.entry(arrow.from.clone()).or_default().entry(to).or_insert(arrow);
         }
     }
@@ -77,6 +80,20 @@ mod tests {
             "src/c.rs:2: c uses a, which leads back",
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_module_may_show_what_its_parts_have() {
+        let found = |module: &str| {
+            let files = [
+                ("src/lib.rs", "mod a;"),
+                ("src/a/mod.rs", module),
+                ("src/a/part.rs", "use super::TABLE; pub struct Part;"),
+            ];
+            check(&Repository::of(&files)).lines()
+        };
+        assert_eq!(found("mod part; pub use self::part::Part; static TABLE: u8 = 0;"), [""; 0]);
+        assert_eq!(found("mod part; use self::part::Part; static TABLE: u8 = 0;").len(), 2);
     }
 
     #[test]

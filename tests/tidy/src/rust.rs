@@ -56,6 +56,8 @@ pub(crate) struct PathUse {
     pub segments: Vec<String>,
     /// What an import calls it; `*` for all that is in it.
     pub bound: Option<String>,
+    /// It is a `pub use`: other modules find the item here.
+    pub is_shown: bool,
 }
 
 impl Rust {

@@ -24,6 +24,8 @@ pub(crate) struct Arrow<'a> {
     pub from: ModulePath,
     /// The path from the crate's root, as far as the using module alone tells.
     pub to: Vec<String>,
+    /// It is a `pub use`.
+    pub is_shown: bool,
 }
 
 /// Imports that lead to each other end somewhere.
@@ -67,7 +69,8 @@ impl<'a> Scope<'a> {
                 }
                 let inside = [&module[..], &path.inside].concat();
                 if let Some(to) = self.resolved(&inside, &path.segments, STEPS) {
-                    arrows.push(Arrow { file, line: path.line, from: module.clone(), to });
+                    let (line, is_shown) = (path.line, path.is_shown);
+                    arrows.push(Arrow { file, line, from: module.clone(), to, is_shown });
                 }
             }
         }

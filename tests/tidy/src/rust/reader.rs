@@ -8,13 +8,15 @@ use syn::{Attribute, Item, UseTree};
 use super::{Function, Module, PathUse, Rust, TypeName};
 
 pub(super) fn read(file: &syn::File, rust: &mut Rust) {
-    Reader { rust, inside: Vec::new() }.visit_file(file);
+    Reader { rust, inside: Vec::new(), is_shown: false }.visit_file(file);
 }
 
 struct Reader<'a> {
     rust: &'a mut Rust,
     /// The modules around what is being read.
     inside: Vec<String>,
+    /// The import that is being read is a `pub use`.
+    is_shown: bool,
 }
 
 impl Reader<'_> {
@@ -36,7 +38,13 @@ impl Reader<'_> {
     }
 
     fn add_path(&mut self, line: usize, segments: Vec<String>, bound: Option<String>) {
-        self.rust.paths.push(PathUse { line, inside: self.inside.clone(), segments, bound });
+        self.rust.paths.push(PathUse {
+            line,
+            inside: self.inside.clone(),
+            segments,
+            bound,
+            is_shown: self.is_shown,
+        });
     }
 
     fn add_import(&mut self, tree: &UseTree, before: &[String]) {
@@ -177,7 +185,9 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
         // A leading `::` names another crate.
         if item.leading_colon.is_none() {
+            self.is_shown = !matches!(item.vis, syn::Visibility::Inherited);
             self.add_import(&item.tree, &[]);
+            self.is_shown = false;
         }
         for attribute in &item.attrs {
             self.visit_attribute(attribute);
