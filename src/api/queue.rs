@@ -6,7 +6,7 @@ use pgrx::prelude::*;
 use super::args;
 use super::call::Call;
 use crate::broker::group::reorder::reorder;
-use crate::broker::hold::attempt::hold_in_attempts;
+use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::{delete_discovery, hold_queue_and_cursors};
 use crate::broker::purge::purge;
 use crate::error::{Error, Result};

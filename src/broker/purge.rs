@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use queen_engine::cursor::Start;
 
 use crate::broker::group::revoke::{leave_receipts, write_state};
-use crate::broker::hold::attempt::hold_in_attempts;
+use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::hold_queue_and_cursors;
 use crate::broker::stats::count::Count;
 use crate::error::Result;

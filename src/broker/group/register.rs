@@ -12,7 +12,7 @@ use queen_engine::discovery::{Discovery, Stream};
 
 use crate::broker::group::beginning::{Beginning, LogEnd, Mode};
 use crate::broker::group::revoke::{locate, revoke_leases};
-use crate::broker::hold::attempt::hold_in_attempts;
+use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::{delete_discovery, hold_cursors, hold_group_rows, share_queue_and_group};
 use crate::broker::lookup::{self, ForPop};
 use crate::error::{Error, Result};

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::broker::group::revoke::{locate, renumber, retire, write_state};
 use crate::broker::group::unordered_partition::UnorderedPartition;
-use crate::broker::hold::attempt::hold_in_attempts;
+use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::{delete_discovery, hold_cursors, hold_queue_and_groups};
 use crate::broker::housekeeping::fold_claims;
 use crate::error::{Code, Error, Result};

@@ -21,7 +21,7 @@ use crate::broker::group::beginning::{Beginning, LogEnd, Mode};
 use crate::broker::group::no_such_group;
 use crate::broker::group::revoke::{leave_receipts, locate, renumber, retire, write_state};
 use crate::broker::group::unordered_partition::UnorderedPartition;
-use crate::broker::hold::attempt::hold_in_attempts;
+use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::{delete_discovery, hold_cursors, hold_group, share_queue_and_group};
 use crate::broker::lookup;
 use crate::error::{Error, Result};
