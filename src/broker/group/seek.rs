@@ -7,7 +7,7 @@
 //! | | the whole group | one partition |
 //! |---|---|---|
 //! | ordered | the group alone, all its cursors | a share of the group, the partition's cursor |
-//! | without order | the group alone, its cursors and claims | the same, in the partition |
+//! | without order | the group alone, its cursors and claims | the group alone, cursor and claims of the partition |
 //!
 //! An ordered group keeps its cursors, which get new states. In a group without order consumers
 //! lock no cursor, so that a new state would not be noticed. There the whole group gets a new id,
