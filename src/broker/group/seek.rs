@@ -1,13 +1,13 @@
 //! `queen_seek`: moving a consumer group along the log by hand, in all partitions or in one.
 //!
 //! The holder of a lease there loses it ([`revoke`](crate::broker::group::revoke)). Every call
-//! shares [`locks::first_reads`](crate::store::locks::first_reads) of the queue first, then takes
-//! the locks of the table in attempts:
+//! shares [`locks::first_reads`](crate::store::locks::first_reads) of the queue first. It waits for
+//! that, and for the share of a group, as long as it takes; the other locks it takes in attempts:
 //!
-//! | | the whole group | one partition |
+//! | | ordered | without order |
 //! |---|---|---|
-//! | ordered | the group alone, all its cursors | a share of the group, the partition's cursor |
-//! | without order | the group alone, its cursors and claims | the group alone, cursor and claims of the partition |
+//! | the whole group | the group alone, its cursors | the group alone, its cursors and claims |
+//! | one partition | a share of the group, one cursor | the group alone, one cursor, its claims |
 //!
 //! An ordered group keeps its cursors, which get new states. In a group without order consumers
 //! lock no cursor, so that a new state would not be noticed. There the whole group gets a new id,

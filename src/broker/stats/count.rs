@@ -9,7 +9,7 @@ use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
 use crate::store::replay::{self, Replay};
 use crate::store::seen_snapshot::{self, SeenSnapshot};
-use crate::store::segment::{self, Leap, news};
+use crate::store::segment::{self, Pushers, news};
 use crate::store::tally;
 
 /// Segments read at a time.
@@ -62,12 +62,9 @@ impl Count {
     /// What transactions have left that were passed while they ran, and have ended.
     fn finish_late(&mut self, taken: &SeenSnapshot, under: &ActiveSnapshot) {
         let snapshot = &taken.snapshot;
-        let mut leap = Leap { pusher: None, clear_below: 0 };
+        let mut pushers = Pushers::of(self.queue, &snapshot.holes, under);
         for (xid, mut key) in self.tally.stream.finished(snapshot) {
-            if xid >= leap.clear_below && leap.pusher != Some(xid) {
-                leap = segment::leap(self.queue, xid, &snapshot.holes, under);
-            }
-            while leap.pusher == Some(xid) {
+            while pushers.has(xid) {
                 let rows = news(self.queue, xid, &key, true, CHUNK, under);
                 let is_last = rows.len() < CHUNK;
                 for row in rows {
