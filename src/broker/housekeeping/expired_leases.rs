@@ -1,4 +1,8 @@
-//! Putting back what expired leases hold.
+//! The task `leases`: put back what expired leases hold, and announce it, so that the next pop finds
+//! it at once. Without this a pop finds it too, when its search comes to the deadline.
+//!
+//! The step tries the lock of each cursor or claim. One that another transaction holds, or has moved
+//! on since the step's snapshot, is left as it is.
 
 use crate::error::Result;
 use crate::pg::clock::{self, Moment, SECOND};
@@ -10,28 +14,29 @@ use crate::store::sweep::SweepStep;
 use crate::store::unit::Unit;
 use crate::store::{claim, discovery, receipt, seen_snapshot};
 
-/// Timers, or leases, dealt with in one step.
-const STEP: usize = 500;
-/// A step that has found nothing to do goes on for this long.
+/// Moments looked at at a time.
+const CHUNK: usize = 500;
+/// A step that has found nothing to do looks on for this long, in microseconds.
 const LONGEST_STEP: i64 = SECOND / 20;
 
-/// Put back what expired leases hold, so that it is found as soon as somebody looks. Begins where
-/// the group's search has come to: before that, others have looked.
-pub fn reclaim(queue: &Queue, now: Moment) -> Result<SweepStep> {
+/// One step on one queue: put back what leases hold that had expired at `now`. Returns how many
+/// leases.
+pub fn step(queue: &Queue, now: Moment) -> Result<SweepStep> {
     ActiveSnapshot::new_snapshot(|under| {
         let mut all = SweepStep::default();
         for group in group::of_queue(&queue.name, under)? {
+            // A pop that searches for work has looked at all moments before this one.
             let (_, found) = discovery::newest(group.id, under)?.unwrap_or_default();
             let mut from = found.due;
             loop {
-                let due = discovery::due(group.id, from, now, STEP, under);
-                let full = due.len() == STEP;
+                let due = discovery::due(group.id, from, now, CHUNK, under);
+                let is_full = due.len() == CHUNK;
                 from = due.last().map_or(from, |hint| (hint.at, hint.cursor));
                 for unit in due.into_iter().filter_map(|hint| hint.unit) {
-                    all.removed += reclaim_in(queue, &group, Unit::named(&unit), now, under)?;
+                    all.removed += reclaim(queue, &group, Unit::named(&unit), now, under)?;
                 }
-                if !full || all.removed > 0 || clock::now() - now > LONGEST_STEP {
-                    all.goes_on |= full && all.removed > 0;
+                if !is_full || all.removed > 0 || clock::now() - now > LONGEST_STEP {
+                    all.goes_on |= is_full && all.removed > 0;
                     break;
                 }
                 pgrx::check_for_interrupts!();
@@ -41,8 +46,8 @@ pub fn reclaim(queue: &Queue, now: Moment) -> Result<SweepStep> {
     })
 }
 
-/// Put back what expired leases of one partition hold, or of one claim; how many leases.
-fn reclaim_in(
+/// Put back what expired leases hold of one partition, or of one claim. Returns how many leases.
+fn reclaim(
     queue: &Queue,
     group: &Group,
     unit: Unit<'_>,
