@@ -9,12 +9,11 @@ mod group_in_partition;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use queen_engine::cursor::Cursor;
 use queen_engine::holes::Snapshot;
 use queen_engine::message::Spans;
 
 use self::group_in_partition::{Reader, Standing, messages_of, of};
-use crate::broker::stats::count::{Count, WORTH_WRITING, settle_baseline};
+use crate::broker::stats::count::{ArrivalCount, SEGMENTS_WORTH_A_WRITE, set_missing_baseline};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::spi::ActiveSnapshot;
@@ -36,7 +35,7 @@ const STEP: usize = 1000;
 pub fn step(queue: &Queue) -> Result<SweepStep> {
     ActiveSnapshot::new_snapshot(|under| {
         let taken = seen_snapshot::describe(under, queue.identity);
-        let mut count = Count::take(queue.id, &taken, Some(10 * STEP), under)?;
+        let mut count = ArrivalCount::as_of(queue.id, &taken, Some(10 * STEP), under)?;
         let now = clock::now();
         let ages = Ages { queue, now };
         let mut groups = group::of_queue(&queue.name, under)?;
@@ -48,7 +47,7 @@ pub fn step(queue: &Queue) -> Result<SweepStep> {
         let is_new = groups.iter().any(|group| group.baseline.is_none());
         if !(is_due || is_new) || !count.is_complete() {
             let goes_on = !count.is_complete();
-            count.keep(if goes_on { 1 } else { WORTH_WRITING })?;
+            count.write_if_worth(if goes_on { 1 } else { SEGMENTS_WORTH_A_WRITE })?;
             return Ok(SweepStep { removed: 0, goes_on });
         }
         if !tally::try_lead(queue.id, count.revision())? {
@@ -57,7 +56,7 @@ pub fn step(queue: &Queue) -> Result<SweepStep> {
         if !groups.iter().all(group::try_hold) {
             return Ok(SweepStep::default());
         }
-        groups.iter_mut().for_each(|group| settle_baseline(&count, group, under));
+        groups.iter_mut().for_each(|group| set_missing_baseline(&count, group, under));
         let snapshot = &taken.snapshot;
         Retaining { ages, groups, snapshot, under }.run(&mut count)
     })
@@ -91,7 +90,7 @@ struct Retaining<'a> {
 }
 
 impl Retaining<'_> {
-    fn run(&self, count: &mut Count) -> Result<SweepStep> {
+    fn run(&self, count: &mut ArrivalCount) -> Result<SweepStep> {
         let queue = self.ages.queue.id;
         let before = count.tally.clone();
         let (xid, key) = count.tally.swept.clone();
@@ -127,7 +126,7 @@ impl Retaining<'_> {
         let start = (count.tally.floor, Default::default());
         count.tally.swept = last.filter(|_| goes_on).unwrap_or(start);
         match count.tally == before {
-            true => drop(count.keep(WORTH_WRITING)?),
+            true => count.write_if_worth(SEGMENTS_WORTH_A_WRITE)?,
             false => count.write(),
         }
         Ok(SweepStep { removed, goes_on })
