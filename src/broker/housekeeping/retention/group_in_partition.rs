@@ -1,122 +1,157 @@
-//! How a group stands to the old segments of one partition.
-
-use std::collections::HashMap;
+//! How a group stands to the old segments of one partition: whether it has settled them, what to lock
+//! before they are deleted, and what the group is told when they are gone.
 
 use queen_engine::cursor::Cursor;
-use queen_engine::message::{MessageId, Span, Spans};
+use queen_engine::message::Spans;
 
-use crate::pg::clock::Moment;
+use super::Ages;
+use super::claims::SegmentClaims;
+use crate::error::Result;
+use crate::pg::spi::ActiveSnapshot;
 use crate::pg::table::RowLocation;
-use crate::store::cursor::Located;
-use crate::store::group::Group;
+use crate::store::cursor::{self, Located, LockAttempt, Notice};
+use crate::store::group::{self, Group};
+use crate::store::seen_snapshot;
 use crate::store::segment::News;
 
-/// How a segment stands with a group.
+/// What a group has done with a segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum SegmentStatus {
     Settled,
-    /// In somebody's hands, or an expired lease's.
+    /// A lease refers to it. In an ordered group the lease may have expired.
     Leased,
-    /// So many of its messages came back.
+    /// It has been read, and so many of its messages are not settled.
     Waiting(i64),
-    /// Not read; and whether it is for the group.
+    /// It has not been read.
     Unread {
-        is_for_it: bool,
+        is_for_group: bool,
     },
 }
 
-/// A group's cursor of the partition at hand, if there is one.
-pub struct Reader<'a> {
-    pub group: &'a Group,
-    pub found: Option<(Located, RowLocation)>,
-    pub cursor: Cursor,
-    pub now: Moment,
-    pub void_before: Moment,
-    /// In a group without order: claims of the messages in question, by segment.
-    pub claims: Option<HashMap<u64, Vec<(Located, RowLocation)>>>,
-}
-
-/// The claims in a segment.
-pub fn of<'a>(
-    claims: &'a HashMap<u64, Vec<(Located, RowLocation)>>,
-    row: &News,
-) -> &'a [(Located, RowLocation)] {
-    claims.get(&row.segment.key.1).map_or(&[], Vec::as_slice)
-}
-
-/// All messages of the segments.
-pub fn messages_of(rows: &[News]) -> Spans {
-    let whole = |row: &News| Span {
-        segment: row.segment.key.1,
-        first: 0,
-        len: row.segment.messages as u16,
-        deliveries: 0,
-    };
-    rows.iter().map(whole).collect()
-}
-
-impl Standing {
-    /// Messages that are not settled.
-    pub fn unsettled(self, row: &News) -> i64 {
-        match self {
-            Standing::Settled | Standing::Leased => 0,
-            Standing::Waiting(messages) => messages,
-            Standing::Unread { .. } => row.segment.messages as i64,
-        }
+impl SegmentStatus {
+    pub fn is_settled(self) -> bool {
+        matches!(self, SegmentStatus::Settled | SegmentStatus::Unread { is_for_group: false })
     }
 }
 
-impl Reader<'_> {
-    pub fn standing(&self, row: &News) -> Standing {
+/// A group in one partition, as of a snapshot.
+pub struct GroupInPartition<'a> {
+    group: &'a Group,
+    ages: &'a Ages<'a>,
+    partition: &'a str,
+    under: &'a ActiveSnapshot,
+    /// The group's cursor, if it has read the partition, and the state that it is in otherwise.
+    found: Option<(Located, RowLocation)>,
+    cursor: Cursor,
+    /// In a group without order.
+    claims: Option<SegmentClaims>,
+}
+
+impl<'a> GroupInPartition<'a> {
+    /// Read what there is to know of these segments.
+    pub fn read(
+        group: &'a Group,
+        ages: &'a Ages<'a>,
+        partition: &'a str,
+        segments: &[News],
+        under: &'a ActiveSnapshot,
+    ) -> Result<Self> {
+        let found = cursor::status(group.id, &group.start, partition, under)?;
+        let cursor = group.state_in(found.as_ref().map(|(located, _)| located));
+        let claims = match group.is_ordered(&ages.queue.options) {
+            true => None,
+            false => Some(SegmentClaims::read(group.id, partition, segments, under)?),
+        };
+        Ok(Self { group, ages, partition, under, found, cursor, claims })
+    }
+
+    /// What the group has done with the segment.
+    pub fn status(&self, row: &News) -> SegmentStatus {
+        let read = match &self.claims {
+            Some(claims) => claims.status(row, &self.cursor, self.ages),
+            None => self.status_ordered(row),
+        };
+        read.unwrap_or_else(|| {
+            let is_old = self.cursor.since.is_some_and(|since| row.created_at < since);
+            let is_others = row.only_group.is_some_and(|only| only != self.group.id);
+            SegmentStatus::Unread { is_for_group: !is_old && !is_others }
+        })
+    }
+
+    /// None if the group has not read the segment.
+    fn status_ordered(&self, row: &News) -> Option<SegmentStatus> {
         let (xid, segment) = (row.segment.xid, row.segment.key.1);
-        if let Some(claims) = &self.claims {
-            return self.standing_unordered(row, of(claims, row));
-        }
         if !self.cursor.has_read(segment, xid) {
-            return self.unread(row);
+            return None;
         }
         let holds = |spans: &Spans| spans.iter().any(|span| span.segment == segment);
         if self.cursor.leases.iter().any(|lease| holds(&lease.held)) {
-            return Standing::Leased;
+            return Some(SegmentStatus::Leased);
         }
         let waiting = self.cursor.waiting.iter().filter(|span| span.segment == segment);
-        match waiting.map(|span| i64::from(span.len)).sum() {
-            0 => Standing::Settled,
-            waiting => Standing::Waiting(waiting),
+        Some(match waiting.map(|span| i64::from(span.len)).sum() {
+            0 => SegmentStatus::Settled,
+            waiting => SegmentStatus::Waiting(waiting),
+        })
+    }
+
+    /// Lock the group's cursor, and in a group without order keep consumers from claims in these
+    /// segments. False if another transaction is in the way, or has moved the group on in this
+    /// partition since the snapshot. Never waits.
+    pub fn try_lock(&self, segments: &[News]) -> Result<bool> {
+        let is_locked = match &self.found {
+            Some((located, place)) => {
+                cursor::try_lock(located, *place, self.under)? == LockAttempt::Locked
+            }
+            // A new cursor is locked, so no consumer begins to read the partition. The caller holds
+            // the group's row, as `insert_if_new` demands.
+            None => cursor::insert_if_new(self.group.id, self.partition).is_some(),
+        };
+        match &self.claims {
+            Some(claims) if is_locked => {
+                claims.try_lock(self.group.id, self.partition, segments, self.under)
+            }
+            _ => Ok(is_locked),
         }
     }
 
-    fn standing_unordered(&self, row: &News, claims: &[(Located, RowLocation)]) -> Standing {
-        let (xid, segment) = (row.segment.xid, row.segment.key.1);
-        let has_read = self.cursor.has_read(segment, xid);
-        let is_live = |(located, _): &(Located, RowLocation)| {
-            located.cursor.live_lease(self.now, self.void_before).is_some()
-        };
-        if claims.iter().any(is_live) {
-            return Standing::Leased;
+    /// Take what the group had not settled of these segments off what is pending for it. All that
+    /// [`Self::try_lock`] locks is locked.
+    pub fn write_off(&self, segments: &[News]) {
+        let (mut unread, mut waiting) = (0, 0);
+        for row in segments {
+            match self.status(row) {
+                SegmentStatus::Unread { .. } => unread += row.segment.messages as i64,
+                SegmentStatus::Waiting(messages) => waiting += messages,
+                SegmentStatus::Settled | SegmentStatus::Leased => (),
+            }
         }
-        let is_claimed = |message: &MessageId| {
-            claims.iter().any(|(located, _)| located.message == Some(*message))
-        };
-        let left = || {
-            let here = self.cursor.waiting.iter().filter(|span| span.segment == segment);
-            here.flat_map(Span::messages).filter(|message| !is_claimed(message)).count() as i64
-        };
-        let open: i64 = claims.iter().map(|(located, _)| located.cursor.open() as i64).sum();
-        let unsettled = match has_read {
-            true => left() + open,
-            false if claims.is_empty() => return self.unread(row),
-            false => row.segment.messages as i64 - (claims.len() as i64 - open),
-        };
-        match unsettled {
-            0 => Standing::Settled,
-            unsettled => Standing::Waiting(unsettled),
+        match &self.claims {
+            Some(claims) => {
+                group::write_off(self.group.id, unread + waiting);
+                claims.remove_unsettled(segments, self.ages);
+            }
+            None => {
+                group::write_off(self.group.id, unread);
+                if unread + waiting > 0 {
+                    self.pass_over(segments, waiting);
+                }
+            }
         }
     }
 
-    fn unread(&self, row: &News) -> Standing {
-        let is_old = self.cursor.since.is_some_and(|since| row.created_at < since);
-        let is_others = row.only_group.is_some_and(|only| only != self.group.id);
-        Standing::Unread { is_for_it: !is_old && !is_others }
+    /// Write a state of an ordered group's cursor without these segments, of which so many messages
+    /// were waiting. It is written even if it equals the one before: a pop whose snapshot still
+    /// shows the messages then finds a newer state, and does not deliver them.
+    fn pass_over(&self, segments: &[News], waiting: i64) {
+        let Some((located, _)) = &self.found else { return };
+        let is_gone = |segment| segments.iter().any(|row| row.segment.key.1 == segment);
+        let mut cursor = self.cursor.clone();
+        cursor.waiting =
+            cursor.waiting.iter().filter(|span| !is_gone(span.segment)).collect::<Spans>();
+        cursor.failures.retain(|message, _| !is_gone(message.segment()));
+        cursor.settled += waiting;
+        let xid = seen_snapshot::assign_xid(self.ages.queue.identity);
+        cursor::append(located, &cursor, Notice::Ready { xid });
     }
 }

@@ -1,37 +1,36 @@
-//! Deleting messages by their age: `retention`, and `completed_retention` for those that every group
-//! has settled.
+//! The task `messages`: delete messages by their age. `retention` goes for all of them,
+//! `completed_retention` for those that every group has settled.
 //!
-//! One transaction at a time works on a queue: the one who counts for it. Whole segments go, in the
-//! order of their transactions, never one that a lease refers to. What a group had not settled is
-//! taken off what is pending for it, under the lock of its cursor.
+//! Whole segments go, in the order of their transactions, and never one that a lease refers to. What a
+//! group had not settled is taken off what is pending for it.
+//!
+//! One transaction at a time works on a queue: the one that holds its lock `tally`, under which
+//! arrivals and removals are counted. It also holds the rows of all groups, and, in each partition
+//! that it deletes from, every group's cursor. It tries these locks and waits for none: where another
+//! transaction is in the way, the messages stay until a later step.
 
+mod claims;
 mod group_in_partition;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 
 use queen_engine::holes::Snapshot;
-use queen_engine::message::Spans;
 
-use self::group_in_partition::{Reader, Standing, messages_of, of};
+use self::group_in_partition::{GroupInPartition, SegmentStatus};
 use crate::broker::stats::count::{ArrivalCount, SEGMENTS_WORTH_A_WRITE, set_missing_baseline};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::spi::ActiveSnapshot;
-use crate::pg::table::RowLocation;
-use crate::store::claim;
-use crate::store::cursor::{self, Located, LockAttempt, Notice};
 use crate::store::group::{self, Group};
-use crate::store::locks;
 use crate::store::queue::Queue;
-use crate::store::seen_snapshot;
 use crate::store::segment::{self, News, news};
 use crate::store::sweep::SweepStep;
-use crate::store::{receipt, tally};
+use crate::store::{locks, seen_snapshot, tally};
 
-/// Segments looked at in one step.
+/// Segments that one step looks at.
 const STEP: usize = 1000;
 
-/// One step on one queue.
+/// One step on one queue; counts messages.
 pub fn step(queue: &Queue) -> Result<SweepStep> {
     ActiveSnapshot::new_snapshot(|under| {
         let taken = seen_snapshot::describe(under, queue.identity);
@@ -57,8 +56,7 @@ pub fn step(queue: &Queue) -> Result<SweepStep> {
             return Ok(SweepStep::default());
         }
         groups.iter_mut().for_each(|group| set_missing_baseline(&count, group, under));
-        let snapshot = &taken.snapshot;
-        Retaining { ages, groups, snapshot, under }.run(&mut count)
+        Retention { ages, groups, snapshot: &taken.snapshot, under }.run(&mut count)
     })
 }
 
@@ -69,10 +67,12 @@ struct Ages<'a> {
 }
 
 impl Ages<'_> {
+    /// Old enough to go, settled or not.
     fn is_over(&self, created_at: Moment) -> bool {
         self.queue.options.retention().is_some_and(|age| created_at <= self.now - age)
     }
 
+    /// Old enough to go if every group has settled it.
     fn is_over_if_settled(&self, created_at: Moment) -> bool {
         created_at <= self.now - self.queue.options.completed_retention()
     }
@@ -82,26 +82,27 @@ impl Ages<'_> {
     }
 }
 
-struct Retaining<'a> {
+/// One step, which holds the lock `tally` of the queue and the rows of its groups.
+struct Retention<'a> {
     ages: Ages<'a>,
     groups: Vec<Group>,
     snapshot: &'a Snapshot,
     under: &'a ActiveSnapshot,
 }
 
-impl Retaining<'_> {
+impl Retention<'_> {
     fn run(&self, count: &mut ArrivalCount) -> Result<SweepStep> {
         let queue = self.ages.queue.id;
         let before = count.tally.clone();
         let (xid, key) = count.tally.swept.clone();
         let rows = news(queue, xid, &key, false, STEP, self.under);
-        let mut full = rows.len() == STEP;
+        let mut is_full = rows.len() == STEP;
         let mut partitions = BTreeMap::<String, Vec<News>>::new();
         let (mut last, most) = (None, self.most_partitions());
         for row in rows.into_iter().take_while(|row| self.ages.is_due(row.created_at)) {
             let partition = &row.segment.key.0;
             if partitions.len() == most && !partitions.contains_key(partition) {
-                full = true;
+                is_full = true;
                 break;
             }
             last = Some((row.segment.xid, row.segment.key.clone()));
@@ -115,14 +116,9 @@ impl Retaining<'_> {
             }
             pgrx::check_for_interrupts!();
         }
-        // At the end of what is old, from the start again: something may have been settled since.
-        let goes_on = full && last.is_some();
-        // Nothing is, and nothing will be, below the first that is visible, nor below the oldest
-        // transaction that is not.
-        let first = segment::first_pusher(queue, count.tally.floor, self.under);
-        let oldest = self.snapshot.holes.first_from(0).into_iter().chain(self.snapshot.own);
-        let floor = first.into_iter().chain(oldest).min().unwrap_or(self.snapshot.next);
-        count.tally.floor = count.tally.floor.max(floor);
+        let goes_on = is_full && last.is_some();
+        count.tally.floor = count.tally.floor.max(self.floor(count.tally.floor));
+        // From the end of what is old back to the start: groups may have settled something since.
         let start = (count.tally.floor, Default::default());
         count.tally.swept = last.filter(|_| goes_on).unwrap_or(start);
         match count.tally == before {
@@ -132,8 +128,16 @@ impl Retaining<'_> {
         Ok(SweepStep { removed, goes_on })
     }
 
-    /// How many more partitions this transaction may clean: each takes a lock in a group without
-    /// order.
+    /// A transaction id below which the log has no segment and gets none: that of the first visible
+    /// segment, or that of the first transaction that the snapshot does not show, if it is lower.
+    fn floor(&self, from: u64) -> u64 {
+        let first = segment::first_pusher(self.ages.queue.id, from, self.under);
+        let not_shown = self.snapshot.holes.first_from(0).into_iter().chain(self.snapshot.own);
+        first.into_iter().chain(not_shown).min().unwrap_or(self.snapshot.next)
+    }
+
+    /// How many partitions this transaction may still clean. A group without order takes a lock for
+    /// each, which it can do without.
     fn most_partitions(&self) -> usize {
         let is_unordered = |group: &&Group| !group.is_ordered(&self.ages.queue.options);
         match self.groups.iter().filter(is_unordered).count() {
@@ -142,135 +146,33 @@ impl Retaining<'_> {
         }
     }
 
-    /// Delete what can go of the old segments of one partition; returns them.
+    /// Delete those of the old segments of one partition that may go; returns them.
     fn clean(&self, partition: &str, rows: Vec<News>) -> Result<Vec<News>> {
-        let mut readers = Vec::with_capacity(self.groups.len());
-        for group in &self.groups {
-            let found = cursor::status(group.id, &group.start, partition, self.under)?;
-            let cursor = group.state_in(found.as_ref().map(|(located, _)| located));
-            let claims = match group.is_ordered(&self.ages.queue.options) {
-                true => None,
-                false => Some(self.claims(group, partition, &rows)?),
-            };
-            let (now, void_before) = (self.ages.now, self.ages.queue.identity.void_before);
-            readers.push(Reader { group, found, cursor, now, void_before, claims });
-        }
-        let gone: Vec<News> = rows.into_iter().filter(|row| self.can_go(row, &readers)).collect();
+        let read = |group| GroupInPartition::read(group, &self.ages, partition, &rows, self.under);
+        let groups = self.groups.iter().map(read).collect::<Result<Vec<_>>>()?;
+        let gone: Vec<News> = rows.into_iter().filter(|row| self.may_go(row, &groups)).collect();
         if gone.is_empty() {
             return Ok(gone);
         }
-        for reader in &readers {
-            if !self.hold(reader, &gone)? {
+        for group in &groups {
+            if !group.try_lock(&gone)? {
                 return Ok(Vec::new());
             }
         }
-        for reader in &mut readers {
-            self.take_off(reader, &gone);
-        }
+        groups.iter().for_each(|group| group.write_off(&gone));
         let ids: Vec<u64> = gone.iter().map(|row| row.segment.key.1).collect();
         segment::delete(self.ages.queue.id, partition, &ids);
         Ok(gone)
     }
 
-    fn claims(
-        &self,
-        group: &Group,
-        partition: &str,
-        rows: &[News],
-    ) -> Result<HashMap<u64, Vec<(Located, RowLocation)>>> {
-        let mut claims: HashMap<u64, Vec<(Located, RowLocation)>> = HashMap::new();
-        for row in claim::visible(group.id, partition, &messages_of(rows), self.under) {
-            let segment = row.message.segment();
-            claims.entry(segment).or_default().push(row.locate(self.under)?);
-        }
-        Ok(claims)
-    }
-
-    fn can_go(&self, row: &News, readers: &[Reader<'_>]) -> bool {
-        let standings: Vec<Standing> = readers.iter().map(|reader| reader.standing(row)).collect();
-        if standings.contains(&Standing::Leased) {
+    fn may_go(&self, row: &News, groups: &[GroupInPartition<'_>]) -> bool {
+        let statuses: Vec<SegmentStatus> = groups.iter().map(|group| group.status(row)).collect();
+        if statuses.contains(&SegmentStatus::Leased) {
             return false;
         }
-        let is_done = |standing: &Standing| {
-            matches!(standing, Standing::Settled | Standing::Unread { is_for_it: false })
-        };
-        let is_settled = !readers.is_empty() && standings.iter().all(is_done);
+        let is_settled =
+            !statuses.is_empty() && statuses.iter().copied().all(SegmentStatus::is_settled);
         self.ages.is_over(row.created_at)
             || (is_settled && self.ages.is_over_if_settled(row.created_at))
-    }
-
-    /// Keep the group from moving in the partition. False if it is at it.
-    fn hold(&self, reader: &Reader<'_>, gone: &[News]) -> Result<bool> {
-        let (group, partition) = (reader.group.id, &gone[0].segment.key.0);
-        let holds = match &reader.found {
-            Some((located, place)) => {
-                cursor::try_lock(located, *place, self.under)? == LockAttempt::Locked
-            }
-            // A new cursor is locked: no consumer reads the partition first. This transaction holds
-            // the group's row.
-            None => cursor::insert_if_new(group, partition).is_some(),
-        };
-        let Some(claims) = reader.claims.as_ref().filter(|_| holds) else { return Ok(holds) };
-        // Before the look: who takes something after it finds out.
-        if !cursor::try_lock_out_claims(group, partition) {
-            return Ok(false);
-        }
-        let seen: usize = gone.iter().map(|row| of(claims, row).len()).sum();
-        let segments: HashSet<u64> = gone.iter().map(|row| row.segment.key.1).collect();
-        let mut at_hand = claim::at_hand(group, partition, &messages_of(gone));
-        at_hand.retain(|message, _| segments.contains(&message.segment()));
-        if at_hand.len() != seen || at_hand.values().any(|claim| claim.is_open) {
-            return Ok(false);
-        }
-        for (located, place) in gone.iter().flat_map(|row| of(claims, row)) {
-            if located.cursor.open() > 0
-                && cursor::try_lock(located, *place, self.under)? != LockAttempt::Locked
-            {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Account for what the group had not settled.
-    fn take_off(&self, reader: &mut Reader<'_>, gone: &[News]) {
-        if let Some(claims) = &reader.claims {
-            let unsettled: i64 = gone.iter().map(|row| reader.standing(row).unsettled(row)).sum();
-            group::write_off(reader.group.id, unsettled);
-            let open = gone.iter().flat_map(|row| of(claims, row));
-            let open: Vec<&Located> = open
-                .map(|(located, _)| located)
-                .filter(|located| located.cursor.open() > 0)
-                .collect();
-            for located in &open {
-                for (lease, trace) in located.cursor.revoked() {
-                    receipt::insert(located, lease, &trace, self.ages.now);
-                }
-            }
-            claim::delete(&open.iter().map(|located| located.id).collect::<Vec<_>>());
-            return;
-        }
-        let mut unread = 0;
-        let mut waiting = 0;
-        for row in gone {
-            match reader.standing(row) {
-                Standing::Unread { .. } => unread += row.segment.messages as i64,
-                Standing::Waiting(messages) => waiting += messages,
-                Standing::Settled | Standing::Leased => (),
-            }
-        }
-        group::write_off(reader.group.id, unread);
-        // Also where nothing changes for the group: a pop that still sees the messages finds a newer
-        // state, and leaves them.
-        if let (Some((located, _)), true) = (&reader.found, unread + waiting > 0) {
-            let is_gone = |segment| gone.iter().any(|row| row.segment.key.1 == segment);
-            let mut cursor = reader.cursor.clone();
-            cursor.waiting =
-                cursor.waiting.iter().filter(|span| !is_gone(span.segment)).collect::<Spans>();
-            cursor.failures.retain(|message, _| !is_gone(message.segment()));
-            cursor.settled += waiting;
-            let xid = seen_snapshot::assign_xid(self.ages.queue.identity);
-            cursor::append(located, &cursor, Notice::Ready { xid });
-        }
     }
 }
