@@ -12,12 +12,13 @@ mod expired_leases;
 pub mod fold_claims;
 mod retention;
 
+use crate::broker::lookup;
 use crate::broker::push::delayed;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::datum::random;
 use crate::pg::spi::ActiveSnapshot;
-use crate::store::queue::{self, Queue};
+use crate::store::queue::Queue;
 use crate::store::sweep::{self, PAGED_TABLES, PagedTable, SweepStep};
 use crate::store::{locks, timer};
 
@@ -150,7 +151,7 @@ impl TableTask {
 
 /// Every queue there is.
 pub fn queues() -> Result<Vec<Queue>> {
-    ActiveSnapshot::new_snapshot(queue::all)
+    ActiveSnapshot::new_snapshot(lookup::all_queues)
 }
 
 /// Every queue there is. Where they are more than the locks that the transaction may still take

@@ -12,13 +12,14 @@ use queen_engine::cursor::Cursor;
 use queen_engine::lease::LeaseId;
 use queen_engine::message::{MessageId, Spans};
 
+use crate::broker::lookup;
 use crate::broker::stats::count::{ArrivalCount, pending};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::spi::ActiveSnapshot;
 use crate::store::cursor::{self, Located};
 use crate::store::group::{self, Group};
-use crate::store::queue::{self, Queue};
+use crate::store::queue::Queue;
 use crate::store::replay::{self, Replay};
 use crate::store::seen_snapshot;
 use crate::store::{dead_letter, segment, timer};
@@ -83,7 +84,7 @@ impl Figures {
     pub fn take(under: &ActiveSnapshot) -> Result<Self> {
         let mut figures = Self::default();
         let mut known = HashSet::new();
-        for queue in queue::all(under)? {
+        for queue in lookup::all_queues(under)? {
             figures.add_queue(&queue, under)?;
             known.insert(queue.name);
         }
