@@ -1,5 +1,5 @@
-//! What a call looks up before it can begin: a queue, a queue and a group, what a pop or a settlement
-//! needs. Sessions remember queues and groups, so most calls read no row for them.
+//! What a call looks up before it can begin: a queue, a queue and a group, what a pop or a
+//! settlement needs. Sessions remember queues and groups, so most calls read no row for them.
 //!
 //! A look-up takes no lock, but for those that say so, and but for the first one after a restore
 //! ([`crate::broker::restore`]).
@@ -102,9 +102,9 @@ impl ForPop {
     }
 }
 
-/// A queue and a group as they are at this moment; in REPEATABLE READ, as the transaction sees them.
-/// Both are read under one snapshot: a change of the queue's ordering may give the group a new id,
-/// and one must not be seen without the other.
+/// A queue and a group as they are at this moment; in REPEATABLE READ, as the transaction sees
+/// them. Both are read under one snapshot: a change of the queue's ordering may give the group a
+/// new id, and one must not be seen without the other.
 pub fn queue_and_group(queue: &str, group: &str) -> Result<(Option<Queue>, Option<Group>)> {
     let mut seen = (None, None);
     let key = (queue.to_owned(), group.to_owned());
@@ -152,7 +152,8 @@ pub fn for_pop(queue: &str, group: &str) -> Result<ForPop> {
     })
 }
 
-/// What a settlement goes by: the cursors and claims of one lease, locked, with their newest states.
+/// What a settlement goes by: the cursors and claims of one lease, locked, with their newest
+/// states.
 pub struct ForSettle {
     /// None: the group has been removed, and its leases with it; or the queue has.
     pub queue: Option<Queue>,

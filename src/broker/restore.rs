@@ -1,18 +1,18 @@
 //! Transaction ids across a restore.
 //!
-//! A dump carries the transaction ids of the cluster that it was taken from. In the cluster where it
-//! is restored, the next ids may be lower. So the tables store the cluster's own id plus an offset
-//! ([`Identity`]), and the offset is raised where new ids would not exceed every stored one.
+//! A dump carries the transaction ids of the cluster that it was taken from. In the cluster where
+//! it is restored, the next ids may be lower. So the tables store the cluster's own id plus an
+//! offset ([`Identity`]), and the offset is raised where new ids would not exceed every stored one.
 //!
 //! Two signs tell a call of that, when it looks up a queue or reads a state: a row that another
 //! installation wrote, which is so after a restore; and a stored id above the next one. The second
-//! sign comes when a clone that ran ahead was dumped and loaded back into the tables of its original,
-//! or when an administrator has set the cluster's counter back. The first call that finds a sign
-//! sets the identity anew, under a lock on the table `queen_mq.identity`. Other calls that find it
-//! wait for this one transaction.
+//! sign comes when a clone that ran ahead was dumped and loaded back into the tables of its
+//! original, or when an administrator has set the cluster's counter back. The first call that finds
+//! a sign sets the identity anew, under a lock on the table `queen_mq.identity`. Other calls that
+//! find it wait for this one transaction.
 //!
-//! The cluster's system identifier would tell neither: pg_upgrade changes it and keeps the transaction
-//! ids, and a clone has the one of its original and counts by itself.
+//! The cluster's system identifier would tell neither: pg_upgrade changes it and keeps the
+//! transaction ids, and a clone has the one of its original and counts by itself.
 
 use std::cell::Cell;
 
@@ -53,8 +53,9 @@ pub fn current() -> Result<Identity> {
     }
 }
 
-/// The queue with the identity in force: that of its row, or a new one where the row gives a sign, or
-/// where an id that is stored of the queue exceeds the next one. A session checks each queue once.
+/// The queue with the identity in force: that of its row, or a new one where the row gives a sign,
+/// or where an id that is stored of the queue exceeds the next one. A session checks each queue
+/// once.
 pub fn adopted(stored: StoredQueue, under: &ActiveSnapshot) -> Result<Queue> {
     let identity = in_force_for(&stored, stored.identity(), under)?;
     Ok(stored.with(identity))
@@ -148,8 +149,8 @@ fn adopt(sign: Sign) -> Result<Identity> {
     Ok(identity)
 }
 
-/// The identity in force, if another session has set it since the sign was found; None if this one has
-/// to.
+/// The identity in force, if another session has set it since the sign was found; None if this one
+/// has to.
 fn set_by_another(sign: Sign) -> Result<Option<Identity>> {
     let Some(identity) = identity::in_force() else { return Ok(None) };
     let is_set = !identity::has_stray_queue(identity)

@@ -192,7 +192,8 @@ pub fn next_xid() -> u64 {
     unsafe { pg_sys::ReadNextFullTransactionId().value }
 }
 
-/// The highest transaction id that is stored of a queue: in its log, its count, or the start of a group.
+/// The highest transaction id that is stored of a queue: in its log, its count, or the start of a
+/// group.
 pub fn highest_xid_of(queue: i64, name: &str, under: &ActiveSnapshot) -> Result<u64> {
     let in_log = segment::newest_xid(queue).unwrap_or(0);
     let counted = tally::newest(queue, under)?.1.reached();

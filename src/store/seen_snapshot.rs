@@ -1,5 +1,5 @@
-//! Transactions, as the tables store their ids: which of them a snapshot does not show, and which one
-//! this session's is. Reads the backend's memory and shared memory, no table.
+//! Transactions, as the tables store their ids: which of them a snapshot does not show, and which
+//! one this session's is. Reads the backend's memory and shared memory, no table.
 
 use pgrx::pg_sys;
 use queen_engine::holes::Snapshot;
@@ -18,8 +18,9 @@ pub struct SeenSnapshot {
 /// Read which transactions the active snapshot does not show. The next transaction id is read after
 /// the snapshot was taken, as the engine demands (`holes::Snapshot`).
 pub fn describe(_under: &ActiveSnapshot, identity: Identity) -> SeenSnapshot {
-    // SAFETY: an `ActiveSnapshot` proves that there is an active snapshot; its xip holds xcnt entries. A
-    // session that may push is not in recovery, so these are the running top-level transactions.
+    // SAFETY: an `ActiveSnapshot` proves that there is an active snapshot; its xip holds xcnt
+    // entries. A session that may push is not in recovery, so these are the running top-level
+    // transactions.
     unsafe {
         let active = &*pg_sys::GetActiveSnapshot();
         let next = pg_sys::ReadNextFullTransactionId().value;

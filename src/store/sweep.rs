@@ -219,8 +219,8 @@ static OWNER: Statement = Statement::new(
     &[],
 );
 
-/// Write the owner of the extension to `queen_mq.owner`, which dumps carry, if REASSIGN OWNED or the
-/// like has changed it.
+/// Write the owner of the extension to `queen_mq.owner`, which dumps carry, if REASSIGN OWNED or
+/// the like has changed it.
 pub fn owner() {
     OWNER.run(&[]);
 }

@@ -1,7 +1,7 @@
 //! `queen_mq.tally`: how many messages have arrived in a queue, and how many have been removed.
 //!
-//! A count is never updated: the transaction that holds the lock `tally` of the queue writes the next
-//! revision. What is counted, and when, is `broker::stats::count`'s.
+//! A count is never updated: the transaction that holds the lock `tally` of the queue writes the
+//! next revision. What is counted, and when, is `broker::stats::count`'s.
 
 use pgrx::pg_sys;
 use queen_engine::codec::encode;
@@ -23,7 +23,8 @@ table! {
 static NEWEST: Index =
     Index { table: &TALLIES, name: c"tally_newest", columns: &[QUEUE_ID, REVISION] };
 
-/// The newest count of a queue, with its revision; revision 0 and an empty count where there is none.
+/// The newest count of a queue, with its revision; revision 0 and an empty count where there is
+/// none.
 pub fn newest(queue: i64, under: &ActiveSnapshot) -> Result<(i64, Tally)> {
     let read = |row: &Tuple| {
         let state = decode(&row.need::<Vec<u8>>(STATE), "the count of a queue")?;
@@ -34,8 +35,8 @@ pub fn newest(queue: i64, under: &ActiveSnapshot) -> Result<(i64, Tally)> {
         .unwrap_or_else(|| Ok(Default::default()))
 }
 
-/// Take the lock `tally` of the queue, which makes this transaction the one that counts, to its end.
-/// False if another transaction holds it, or has written a count after `revision`; or if this
+/// Take the lock `tally` of the queue, which makes this transaction the one that counts, to its
+/// end. False if another transaction holds it, or has written a count after `revision`; or if this
 /// transaction has no spare lock left (`locks::has_spare`).
 pub fn try_lead(queue: i64, revision: i64) -> Result<bool> {
     Ok(locks::tally(queue).try_spare() && is_newest(queue, revision)?)

@@ -1,5 +1,5 @@
-//! What a search for work finds for a group: a partition, or, in a group without order, the claim of
-//! one message that may have come back. The state of a search remembers each by its name.
+//! What a search for work finds for a group: a partition, or, in a group without order, the claim
+//! of one message that may have come back. The state of a search remembers each by its name.
 
 use std::fmt;
 

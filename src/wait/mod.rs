@@ -24,10 +24,12 @@ pub struct Wait {
 const FIRST_PAUSE_MS: i64 = 5;
 /// With the time that a pop takes, a message waits for less than a tenth of a second.
 const LONGEST_PAUSE_MS: i64 = 80;
-/// A session that commits wake looks again after this all the same: COMMIT PREPARED wakes no session.
+/// A session that commits wake looks again after this all the same: COMMIT PREPARED wakes no
+/// session.
 const LONGEST_SLEEP: i64 = 5 * SECOND;
 
-/// Called by `_PG_init`: in the postmaster it sets up shared memory for the list of waiting sessions.
+/// Called by `_PG_init`: in the postmaster it sets up shared memory for the list of waiting
+/// sessions.
 pub fn register() {
     // SAFETY: a plain global of the process.
     if unsafe { pg_sys::process_shared_preload_libraries_in_progress } {
@@ -46,9 +48,9 @@ impl Wait {
         clock::now() >= self.until
     }
 
-    /// Sleep after a look that has found nothing. `queue`, `group`: what to be woken for. `next`: the
-    /// moment at which something is there without a commit: a lease expires, a retry or a timer is
-    /// due. Cancellation, termination and shutdown end the sleep.
+    /// Sleep after a look that has found nothing. `queue`, `group`: what to be woken for. `next`:
+    /// the moment at which something is there without a commit: a lease expires, a retry or a timer
+    /// is due. Cancellation, termination and shutdown end the sleep.
     ///
     /// Returns at once where it has just got a slot for these topics, which happens the first time,
     /// and when the group has been registered in the meantime. The caller has to look once more

@@ -1,16 +1,16 @@
-//! Which sessions wait for messages, and which of them a commit wakes. The list is in shared memory,
-//! so it is there only with the library preloaded. Without, nothing here does anything.
+//! Which sessions wait for messages, and which of them a commit wakes. The list is in shared
+//! memory, so it is there only with the library preloaded. Without, nothing here does anything.
 //!
 //! A waiting session puts its latch on the list before it looks for messages. So a transaction that
-//! commits after that look finds the latch there, and sets it. A transaction that pushes, or leaves a
-//! partition ready, notes the topic of the queue or the group. When it has committed and given up
+//! commits after that look finds the latch there, and sets it. A transaction that pushes, or leaves
+//! a partition ready, notes the topic of the queue or the group. When it has committed and given up
 //! its locks, it goes through the list and sets the latches of sessions that wait for one of its
 //! topics. A transaction that is rolled back wakes no session. COMMIT PREPARED may run in another
 //! session, which knows nothing of the topics, so it wakes none either; waiting sessions look again
 //! every few seconds for this reason.
 //!
-//! An LWLock guards the list. It is held for one walk through the list, and nothing under it can fail
-//! or wait.
+//! An LWLock guards the list. It is held for one walk through the list, and nothing under it can
+//! fail or wait.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
@@ -25,8 +25,8 @@ use pgrx::{pg_shmem_init, pg_sys};
 /// Sessions that can be on the list. A session that finds it full waits as without preload.
 const CAPACITY: usize = 1024;
 
-/// What a session waits for, as a hash. Where two topics have one hash, a commit wakes a session that
-/// then finds nothing and sleeps on.
+/// What a session waits for, as a hash. Where two topics have one hash, a commit wakes a session
+/// that then finds nothing and sleeps on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Topic(u64);
 
@@ -80,8 +80,8 @@ pub fn set_up() {
     IS_SHARED.store(true, Ordering::Relaxed);
 }
 
-/// A session's entry on the list. Dropping it removes the entry; so does an ERROR, which drops it, and
-/// the end of the process.
+/// A session's entry on the list. Dropping it removes the entry; so does an ERROR, which drops it,
+/// and the end of the process.
 pub struct WaiterSlot(());
 
 impl WaiterSlot {
@@ -192,9 +192,9 @@ unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _argument: *m
     }
 }
 
-/// Wake the waiting sessions once the transaction has given up its locks, and has told other sessions
-/// of its changes of queues and groups. A pop that was woken before that could find the old state, or
-/// rows still locked, and would sleep on. Nothing here may fail.
+/// Wake the waiting sessions once the transaction has given up its locks, and has told other
+/// sessions of its changes of queues and groups. A pop that was woken before that could find the
+/// old state, or rows still locked, and would sleep on. Nothing here may fail.
 #[pg_guard]
 unsafe extern "C-unwind" fn at_release(
     phase: pg_sys::ResourceReleasePhase::Type,

@@ -1,6 +1,6 @@
 //! The launcher: one process of the server, which sees that every database that uses queen_mq has a
-//! worker. It is connected to no database, takes no lock of ours, and starts workers for the databases
-//! on the list of [`registry`].
+//! worker. It is connected to no database, takes no lock of ours, and starts workers for the
+//! databases on the list of [`registry`].
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -69,8 +69,8 @@ pub extern "C-unwind" fn queen_mq_launcher(_argument: pg_sys::Datum) {
     }
 }
 
-/// The databases that are to have a worker. A database that is gone, or is not to be served, is taken
-/// off the list. The catalogue is read for that only if a database lacks a worker.
+/// The databases that are to have a worker. A database that is gone, or is not to be served, is
+/// taken off the list. The catalogue is read for that only if a database lacks a worker.
 fn wanted(workers: &Workers) -> Vec<pg_sys::Oid> {
     let mut wanted = registry::all();
     let has_worker = |database: &pg_sys::Oid| {

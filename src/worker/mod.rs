@@ -1,7 +1,7 @@
-//! The background processes. A worker sweeps one database: it does what `queen_sweep` does, in short
-//! transactions of its own ([`sweeper`]). With the library preloaded, a launcher keeps one worker in
-//! each database that uses queen_mq ([`launcher`], [`registry`]). Without, `queen_worker_start` starts
-//! the worker of its database.
+//! The background processes. A worker sweeps one database: it does what `queen_sweep` does, in
+//! short transactions of its own ([`sweeper`]). With the library preloaded, a launcher keeps one
+//! worker in each database that uses queen_mq ([`launcher`], [`registry`]). Without,
+//! `queen_worker_start` starts the worker of its database.
 
 mod launcher;
 mod registry;
@@ -93,8 +93,8 @@ unsafe extern "C-unwind" fn reload(signal: i32) {
     unsafe { pg_sys::SignalHandlerForConfigReload(signal) }
 }
 
-/// Sleep until the latch is set or the time is over, then do what signals have asked for. True if the
-/// process has read the configuration anew.
+/// Sleep until the latch is set or the time is over, then do what signals have asked for. True if
+/// the process has read the configuration anew.
 fn pause(ms: i64) -> bool {
     let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
     // SAFETY: the process's own latch, and flags that signal handlers set.

@@ -1,5 +1,5 @@
-//! Which databases use queen_mq, for the launcher to serve. The list, and the launcher's latch, are in
-//! shared memory, so they are there only with the library preloaded. Without, nothing here does
+//! Which databases use queen_mq, for the launcher to serve. The list, and the launcher's latch, are
+//! in shared memory, so they are there only with the library preloaded. Without, nothing here does
 //! anything. An LWLock guards both, for a look or a change at a time.
 
 use std::cell::Cell;
@@ -12,7 +12,8 @@ use pgrx::{pg_shmem_init, pg_sys};
 
 use crate::pg::clock::{self, Moment, SECOND};
 
-/// Databases that can be on the list. One that finds it full gets no worker; `queen_sweep` sweeps it.
+/// Databases that can be on the list. One that finds it full gets no worker; `queen_sweep` sweeps
+/// it.
 const CAPACITY: usize = 256;
 
 /// What shared memory holds; the first `count` databases are in use.
@@ -47,12 +48,12 @@ thread_local! {
         const { Cell::new((pg_sys::InvalidOid, Moment::MIN)) };
 }
 
-/// A session announces its database again after this: the worker may have ended and taken the database
-/// off the list.
+/// A session announces its database again after this: the worker may have ended and taken the
+/// database off the list.
 const AGAIN: i64 = 2 * SECOND;
 
-/// Let this session's database be served, because the session uses queen_mq. Every call of a function
-/// does this, in its transaction; it costs a look-up in the catalogue's cache.
+/// Let this session's database be served, because the session uses queen_mq. Every call of a
+/// function does this, in its transaction; it costs a look-up in the catalogue's cache.
 pub fn announce() {
     if !IS_SHARED.load(Ordering::Relaxed) {
         return;

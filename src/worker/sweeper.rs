@@ -1,9 +1,9 @@
-//! The worker of one database: when it sweeps, in which transactions, and when it ends. What a sweep
-//! does is [`crate::broker::housekeeping`]'s.
+//! The worker of one database: when it sweeps, in which transactions, and when it ends. What a
+//! sweep does is [`crate::broker::housekeeping`]'s.
 //!
 //! Between rounds the worker holds no snapshot and no lock but its own, [`locks::try_be_worker`],
-//! by which there is one worker in a database. It watches for three things: the next round, the next
-//! timer, and a command that wants the database for itself.
+//! by which there is one worker in a database. It watches for three things: the next round, the
+//! next timer, and a command that wants the database for itself.
 
 use std::ffi::{CStr, CString};
 use std::panic::AssertUnwindSafe;
@@ -32,8 +32,8 @@ const TIMERS: i64 = SECOND;
 /// A task has this much time in one round. The rest is left to the next round.
 const TASK_TIME: i64 = SECOND / 4;
 /// Settings of the worker, whatever ALTER DATABASE or ALTER ROLE … SET gives other sessions. A
-/// statement of the worker waits for a lock no longer than `lock_timeout`, and leaves what is locked
-/// to the next round.
+/// statement of the worker waits for a lock no longer than `lock_timeout`, and leaves what is
+/// locked to the next round.
 const SETTINGS: &[(&CStr, &CStr)] = &[
     (c"lock_timeout", c"100ms"),
     (c"statement_timeout", c"0"),
@@ -49,8 +49,8 @@ const SETTINGS: &[(&CStr, &CStr)] = &[
     (c"role", c"none"),
 ];
 
-/// The database has nothing to sweep: the extension is not in it, or the settings say that it is not
-/// to be served.
+/// The database has nothing to sweep: the extension is not in it, or the settings say that it is
+/// not to be served.
 struct NotServed;
 
 /// The worker of such a database ends after this. It does not end at once, because a transaction
@@ -76,8 +76,8 @@ pub extern "C-unwind" fn queen_mq_worker(database: pg_sys::Datum) {
     registry::remove(database);
 }
 
-/// Take the lock of the worker of this database, for as long as the process lasts. False if there is a
-/// worker. Tries three times, because a session that asks whether there is a worker
+/// Take the lock of the worker of this database, for as long as the process lasts. False if there
+/// is a worker. Tries three times, because a session that asks whether there is a worker
 /// ([`locks::has_worker`]) holds the lock for a moment.
 fn becomes_worker() -> bool {
     for _ in 0..3 {
@@ -138,8 +138,8 @@ fn queues() -> std::result::Result<Vec<Queue>, NotServed> {
     }
 }
 
-/// One round: every task, for each queue one step, or as many as it has work for and its time allows.
-/// Returns when to come again: at once if a command wants the database for itself.
+/// One round: every task, for each queue one step, or as many as it has work for and its time
+/// allows. Returns when to come again: at once if a command wants the database for itself.
 fn round(database: pg_sys::Oid) -> std::result::Result<Moment, NotServed> {
     let began = clock::now();
     let queues = queues()?;

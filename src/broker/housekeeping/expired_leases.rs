@@ -1,8 +1,8 @@
-//! The task `leases`: put back what expired leases hold, and announce it, so that the next pop finds
-//! it at once. Without this a pop finds it too, when its search comes to the deadline.
+//! The task `leases`: put back what expired leases hold, and announce it, so that the next pop
+//! finds it at once. Without this a pop finds it too, when its search comes to the deadline.
 //!
-//! The step tries the lock of each cursor or claim. One that another transaction holds, or has moved
-//! on since the step's snapshot, is left as it is.
+//! The step tries the lock of each cursor or claim. One that another transaction holds, or has
+//! moved on since the step's snapshot, is left as it is.
 
 use crate::error::Result;
 use crate::pg::clock::{self, Moment, SECOND};

@@ -1,13 +1,13 @@
-//! The task `claims`: fold the claims of groups without order into the cursors of their partitions, so
-//! that a partition never has many claims. The cursor moves on over the messages that have been
-//! claimed. A claim behind the cursor whose message is settled is counted in the cursor's state, and
-//! removed.
+//! The task `claims`: fold the claims of groups without order into the cursors of their partitions,
+//! so that a partition never has many claims. The cursor moves on over the messages that have been
+//! claimed. A claim behind the cursor whose message is settled is counted in the cursor's state,
+//! and removed.
 //!
-//! Three callers fold: the sweep; now and then a pop, in its own transaction ([`fold_in_pop`]); and a
-//! change of the group's ordering, which needs the cursor beyond all claims ([`past_all_claims`]).
-//! Folding holds the lock of the partition's cursor, and only tries it. A consumer does not take that
-//! lock in order to claim: it learns from the claims which messages are claimed, and goes by the
-//! cursor only for messages behind it. So no consumer waits for a fold.
+//! Three callers fold: the sweep; now and then a pop, in its own transaction ([`fold_in_pop`]); and
+//! a change of the group's ordering, which needs the cursor beyond all claims
+//! ([`past_all_claims`]). Folding holds the lock of the partition's cursor, and only tries it. A
+//! consumer does not take that lock in order to claim: it learns from the claims which messages are
+//! claimed, and goes by the cursor only for messages behind it. So no consumer waits for a fold.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -33,8 +33,8 @@ use crate::store::sweep::SweepStep;
 const CHUNK: usize = 1000;
 /// A step ends after this long, in microseconds.
 const LONGEST_STEP: i64 = SECOND / 20;
-/// Runs of messages that the cursor may leave behind because transactions have claimed them, and have
-/// not ended. With more the cursor stays where it is: its state would grow too large.
+/// Runs of messages that the cursor may leave behind because transactions have claimed them, and
+/// have not ended. With more the cursor stays where it is: its state would grow too large.
 const LEFT_BEHIND: usize = 4096;
 
 /// Number of groups for which a session remembers where its last step ended.
@@ -71,9 +71,9 @@ pub fn step(queue: &Queue) -> Result<SweepStep> {
     })
 }
 
-/// Fold the claims of one partition, up to the moment `until`; returns how many it has removed. Looks
-/// first, and locks the cursor only if there is something to do. Does nothing if another transaction
-/// holds the cursor, or has moved it on since the snapshot.
+/// Fold the claims of one partition, up to the moment `until`; returns how many it has removed.
+/// Looks first, and locks the cursor only if there is something to do. Does nothing if another
+/// transaction holds the cursor, or has moved it on since the snapshot.
 fn fold(
     queue: &Queue,
     group: &Group,
@@ -104,12 +104,12 @@ fn fold(
     Ok(write(&base, after, &over, under))
 }
 
-/// Fold the claims of one partition in the transaction of a pop, up to the moment `until`. Locks the
-/// cursor before it looks, so that of many pops only one does the work. Does nothing if another
+/// Fold the claims of one partition in the transaction of a pop, up to the moment `until`. Locks
+/// the cursor before it looks, so that of many pops only one does the work. Does nothing if another
 /// transaction holds the cursor, has moved it on since the snapshot, or moves or empties the group.
 ///
-/// In REPEATABLE READ it moves the cursor on, and removes no claim: a sweep may have removed one since
-/// the snapshot, which would be an error.
+/// In REPEATABLE READ it moves the cursor on, and removes no claim: a sweep may have removed one
+/// since the snapshot, which would be an error.
 pub fn fold_in_pop(
     queue: &Queue,
     group: &Group,
@@ -140,9 +140,9 @@ pub fn fold_in_pop(
     Ok(())
 }
 
-/// Remove the claims `over`, and write the state `after`, with these claims counted, as the one that
-/// follows that of `base`. The caller holds the lock of `base`. A claim that another transaction has
-/// locked stays, and is not counted. Returns how many claims are removed.
+/// Remove the claims `over`, and write the state `after`, with these claims counted, as the one
+/// that follows that of `base`. The caller holds the lock of `base`. A claim that another
+/// transaction has locked stays, and is not counted. Returns how many claims are removed.
 fn write(base: &Located, mut after: Cursor, over: &[Located], under: &ActiveSnapshot) -> u64 {
     let mut removed = 0;
     for some in over.chunks(CHUNK) {
@@ -162,8 +162,9 @@ fn write(base: &Located, mut after: Cursor, over: &[Located], under: &ActiveSnap
     removed
 }
 
-/// The cursor of a partition, moved on over all claims, whatever it leaves behind: the messages below
-/// that have no claim, for one. Writes nothing. The caller has locked the cursor and the claims.
+/// The cursor of a partition, moved on over all claims, whatever it leaves behind: the messages
+/// below that have no claim, for one. Writes nothing. The caller has locked the cursor and the
+/// claims.
 pub fn past_all_claims(
     queue: &Queue,
     group: &Group,
@@ -253,8 +254,8 @@ impl<'a> Folding<'a> {
         Ok(cursor)
     }
 
-    /// Those of the messages that are still in the log, and that the cursor may not pass: there is no
-    /// visible claim, or [`Self::can_pass`] says no.
+    /// Those of the messages that are still in the log, and that the cursor may not pass: there is
+    /// no visible claim, or [`Self::can_pass`] says no.
     fn left_behind(&self, messages: &Spans) -> Result<Spans> {
         let mut passed = HashSet::new();
         for row in claim::visible(self.group, self.partition, messages, self.under) {

@@ -1,12 +1,13 @@
 //! What a sweep is made of: its tasks, their order, and the steps in which they are done.
 //!
-//! `queen_sweep` does all of them in its caller's transaction, and the worker of a database does them
-//! in transactions of its own. No answer of another function depends on a sweep. A sweep keeps tables
-//! small, moves due timers into the log of a queue that no consumer pops from, puts back what expired
-//! leases hold, and deletes messages by their age.
+//! `queen_sweep` does all of them in its caller's transaction, and the worker of a database does
+//! them in transactions of its own. No answer of another function depends on a sweep. A sweep keeps
+//! tables small, moves due timers into the log of a queue that no consumer pops from, puts back
+//! what expired leases hold, and deletes messages by their age.
 //!
-//! A step ends soon, and says whether there is more to do at once. It waits for no lock: what another
-//! transaction has locked is left for a later step. So any number of sweeps may run side by side.
+//! A step ends soon, and says whether there is more to do at once. It waits for no lock: what
+//! another transaction has locked is left for a later step. So any number of sweeps may run side by
+//! side.
 
 mod expired_leases;
 pub mod fold_claims;

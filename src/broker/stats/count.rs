@@ -1,9 +1,9 @@
 //! How many messages have arrived in a queue, and how many are pending for its groups.
 //!
 //! The log is not counted anew each time. `queen_mq.tally` holds a count up to a place in the log,
-//! and a caller counts on from there in memory. The lock `tally` of the queue (`store::locks`) makes
-//! one transaction the one that writes the next count; the others count without writing. A count
-//! takes no other lock. Callers are the views and metrics, `max_depth`, purge and retention.
+//! and a caller counts on from there in memory. The lock `tally` of the queue (`store::locks`)
+//! makes one transaction the one that writes the next count; the others count without writing. A
+//! count takes no other lock. Callers are the views and metrics, `max_depth`, purge and retention.
 
 use queen_engine::tally::{Arrived, Tally};
 
@@ -197,8 +197,8 @@ fn arrived_for(count: &ArrivalCount, group: &Group, under: &ActiveSnapshot) -> i
     }
 }
 
-/// Set the baseline of a group that has none: the messages that have arrived in the queue, and not for
-/// the group. The caller holds the group's row.
+/// Set the baseline of a group that has none: the messages that have arrived in the queue, and not
+/// for the group. The caller holds the group's row.
 pub fn set_missing_baseline(count: &ArrivalCount, group: &mut Group, under: &ActiveSnapshot) {
     if group.baseline.is_none() {
         let baseline = count.arrived() - arrived_for(count, group, under);
@@ -207,8 +207,8 @@ pub fn set_missing_baseline(count: &ArrivalCount, group: &mut Group, under: &Act
     }
 }
 
-/// Messages that wait for the slowest group; all that are in the log where there is no group. Writes
-/// the count that this needs, where that is worth it.
+/// Messages that wait for the slowest group; all that are in the log where there is no group.
+/// Writes the count that this needs, where that is worth it.
 pub fn measure_depth(queue: &Queue, under: &ActiveSnapshot) -> Result<i64> {
     let taken = seen_snapshot::describe(under, queue.identity);
     let count = ArrivalCount::as_of(queue.id, &taken, None, under)?;

@@ -1,10 +1,10 @@
 //! The figures of queues, groups and leases that the views `queen_queues`, `queen_groups` and
-//! `queen_leases` and the metrics show. SQL alone can't read the states of cursors, which the engine
-//! encodes.
+//! `queen_leases` and the metrics show. SQL alone can't read the states of cursors, which the
+//! engine encodes.
 //!
-//! The cost goes by the number of partitions that groups have read, and by what has arrived since the
-//! last written count; it does not go by the length of the log. Figures are read under one snapshot,
-//! and take no lock.
+//! The cost goes by the number of partitions that groups have read, and by what has arrived since
+//! the last written count; it does not go by the length of the log. Figures are read under one
+//! snapshot, and take no lock.
 
 use std::collections::{HashMap, HashSet};
 
@@ -205,8 +205,9 @@ impl GroupCounter<'_> {
         }
     }
 
-    /// When the oldest message arrived that an ordered group has not settled. A cursor tells how far
-    /// the group has come in its partition; the other partitions are unread from the group's start.
+    /// When the oldest message arrived that an ordered group has not settled. A cursor tells how
+    /// far the group has come in its partition; the other partitions are unread from the group's
+    /// start.
     fn oldest_pending(&self, group: &Group, cursors: &[Located]) -> Option<Moment> {
         let in_read = cursors.iter().filter_map(|located| {
             let cursor = &located.cursor;
@@ -221,9 +222,9 @@ impl GroupCounter<'_> {
         in_read.chain(in_unread).min()
     }
 
-    /// When the oldest message arrived that a group without order has not settled. Which messages it
-    /// has settled, the claims tell; the cursor of a partition tells it only of what is behind the
-    /// cursor.
+    /// When the oldest message arrived that a group without order has not settled. Which messages
+    /// it has settled, the claims tell; the cursor of a partition tells it only of what is behind
+    /// the cursor.
     fn oldest_pending_unordered(&self, group: &Group, cursors: &[Located]) -> Option<Moment> {
         let mut settled: HashMap<&str, HashSet<MessageId>> = HashMap::new();
         for claim in cursors.iter().filter(|claim| claim.cursor.open() == 0) {

@@ -63,8 +63,8 @@ fn seconds(since: Option<Moment>, now: Moment) -> Option<f64> {
     since.map(|at| (now - at).max(0) as f64 / 1e6)
 }
 
-/// All metrics of these figures, those of one name next to each other. `now`: ages are measured from
-/// it.
+/// All metrics of these figures, those of one name next to each other. `now`: ages are measured
+/// from it.
 pub fn of(figures: &Figures, now: Moment) -> Vec<Metric> {
     let mut all = Vec::new();
     for (name, kind, help, of) in OF_QUEUES {
@@ -83,8 +83,8 @@ pub fn of(figures: &Figures, now: Moment) -> Vec<Metric> {
     all
 }
 
-/// The metrics in Prometheus's text exposition format, version 0.0.4. The label consumer_group of queue
-/// mode is empty.
+/// The metrics in Prometheus's text exposition format, version 0.0.4. The label consumer_group of
+/// queue mode is empty.
 pub fn exposition(metrics: &[Metric]) -> String {
     let mut text = String::new();
     let mut last = "";

@@ -1,5 +1,5 @@
-//! How a group stands to the old segments of one partition: whether it has settled them, what to lock
-//! before they are deleted, and what the group is told when they are gone.
+//! How a group stands to the old segments of one partition: whether it has settled them, what to
+//! lock before they are deleted, and what the group is told when they are gone.
 
 use queen_engine::cursor::Cursor;
 use queen_engine::message::Spans;

@@ -1,13 +1,13 @@
 //! The task `messages`: delete messages by their age. `retention` goes for all of them,
 //! `completed_retention` for those that every group has settled.
 //!
-//! Whole segments go, in the order of their transactions, and never one that a lease refers to. What a
-//! group had not settled is taken off what is pending for it.
+//! Whole segments go, in the order of their transactions, and never one that a lease refers to.
+//! What a group had not settled is taken off what is pending for it.
 //!
 //! One transaction at a time works on a queue: the one that holds its lock `tally`, under which
 //! arrivals and removals are counted. It also holds the rows of all groups, and, in each partition
-//! that it deletes from, every group's cursor. It tries these locks and waits for none: where another
-//! transaction is in the way, the messages stay until a later step.
+//! that it deletes from, every group's cursor. It tries these locks and waits for none: where
+//! another transaction is in the way, the messages stay until a later step.
 
 mod claims;
 mod group_in_partition;
