@@ -24,6 +24,7 @@ use crate::pg::spi::ActiveSnapshot;
 use crate::pg::{changes, clock};
 use crate::store::identity::{self, Identity, IdentityLock};
 use crate::store::queue::{Queue, StoredQueue};
+use crate::store::{discovery, group, segment, tally};
 
 /// The distance between the highest id of a dump and new ids: more than any cluster could have had
 /// running. The search for the highest id leaves out holes of cursors. A hole above the new ids
@@ -102,8 +103,10 @@ fn checked(identity: Identity, stored: &StoredQueue, under: &ActiveSnapshot) -> 
     if KNOWN_GOOD.with(|known| known.change(&queue, |before| *before == with)) == Some(true) {
         return Ok(identity);
     }
-    let highest = identity::highest_xid_of(queue, stored.name(), under)?;
-    if exceeds_next(highest, identity) {
+    let in_log = segment::newest_xid(queue).unwrap_or(0);
+    let counted = tally::newest(queue, under)?.1.reached();
+    let starts = group::newest_start(stored.name(), under)?;
+    if exceeds_next(in_log.max(counted).max(starts), identity) {
         return adopt(Sign::IdAboveNext);
     }
     KNOWN_GOOD.with(|known| known.keep(queue, with));
@@ -175,7 +178,8 @@ fn above_all() -> Result<Identity> {
 
 /// The highest transaction id that is stored. An error where no cluster can have assigned it.
 fn highest() -> Result<u64> {
-    match identity::highest_xid()? {
+    let states = [discovery::highest_xid()?, tally::highest_xid()?, group::highest_xid()?];
+    match states.into_iter().fold(identity::highest_xid_in_columns(), u64::max) {
         highest if highest < HIGHEST_LEGAL => Ok(highest),
         highest => Err(Error::corrupt(format!("{highest} is stored as a transaction id"))),
     }

@@ -6,9 +6,8 @@ use std::cell::Cell;
 
 use pgrx::pg_sys;
 
-use super::{discovery, group, segment, tally};
 use super::{signed, unsigned};
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::pg::clock::{At, Moment};
 use crate::pg::scan::{ScanEnd, Tuple};
 use crate::pg::spi::{ActiveSnapshot, Arg, Columns, Statement, arg};
@@ -192,17 +191,8 @@ pub fn next_xid() -> u64 {
     unsafe { pg_sys::ReadNextFullTransactionId().value }
 }
 
-/// The highest transaction id that is stored of a queue: in its log, its count, or the start of a
-/// group.
-pub fn highest_xid_of(queue: i64, name: &str, under: &ActiveSnapshot) -> Result<u64> {
-    let in_log = segment::newest_xid(queue).unwrap_or(0);
-    let counted = tally::newest(queue, under)?.1.reached();
-    Ok(in_log.max(counted).max(group::newest_start(name, under)?))
-}
-
-/// The highest transaction id that is stored at all.
-pub fn highest_xid() -> Result<u64> {
-    let rows = HIGHEST.run(&[]).first().and_then(|row| row.only()).map_or(0, unsigned);
-    let states = [discovery::highest_xid()?, tally::highest_xid()?, group::highest_xid()?];
-    Ok(states.into_iter().fold(rows, u64::max))
+/// The highest transaction id in a column of a row: of a segment, an announcement or a replay.
+/// States refer to others.
+pub fn highest_xid_in_columns() -> u64 {
+    HIGHEST.run(&[]).first().and_then(|row| row.only()).map_or(0, unsigned)
 }

@@ -112,7 +112,8 @@ pub static PAGED_TABLES: [PagedTable; 6] = [
            AND t.admitted_at <= coalesce(
                (SELECT $3 - coalesce(q.dedup_window, '1 hour') FROM queen_mq.queue q
                 WHERE q.id = t.queue_id),
-               CASE WHEN t.queue_id <= (SELECT last_value FROM queen_mq.queue_id_seq WHERE is_called)
+               CASE WHEN t.queue_id
+                         <= (SELECT last_value FROM queen_mq.queue_id_seq WHERE is_called)
                     THEN 'infinity'::timestamptz ELSE '-infinity' END)"
     ),
     // A state goes when there is a newer revision, or when its cursor is gone.

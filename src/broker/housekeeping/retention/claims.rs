@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 use queen_engine::cursor::Cursor;
 use queen_engine::message::{MessageId, Span, Spans};
 
-use super::Ages;
-use super::group_in_partition::SegmentStatus;
+use super::ages::Ages;
+use super::segment_status::SegmentStatus;
 use crate::error::Result;
 use crate::pg::spi::ActiveSnapshot;
 use crate::pg::table::RowLocation;

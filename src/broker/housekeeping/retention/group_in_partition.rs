@@ -4,8 +4,9 @@
 use queen_engine::cursor::Cursor;
 use queen_engine::message::Spans;
 
-use super::Ages;
+use super::ages::Ages;
 use super::claims::SegmentClaims;
+use super::segment_status::SegmentStatus;
 use crate::error::Result;
 use crate::pg::spi::ActiveSnapshot;
 use crate::pg::table::RowLocation;
@@ -13,26 +14,6 @@ use crate::store::cursor::{self, Located, LockAttempt, Notice};
 use crate::store::group::{self, Group};
 use crate::store::seen_snapshot;
 use crate::store::segment::News;
-
-/// What a group has done with a segment.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum SegmentStatus {
-    Settled,
-    /// A lease refers to it. In an ordered group the lease may have expired.
-    Leased,
-    /// It has been read, and so many of its messages are not settled.
-    Waiting(i64),
-    /// It has not been read.
-    Unread {
-        is_for_group: bool,
-    },
-}
-
-impl SegmentStatus {
-    pub fn is_settled(self) -> bool {
-        matches!(self, SegmentStatus::Settled | SegmentStatus::Unread { is_for_group: false })
-    }
-}
 
 /// A group in one partition, as of a snapshot.
 pub struct GroupInPartition<'a> {

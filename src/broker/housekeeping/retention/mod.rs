@@ -9,17 +9,21 @@
 //! that it deletes from, every group's cursor. It tries these locks and waits for none: where
 //! another transaction is in the way, the messages stay until a later step.
 
+mod ages;
 mod claims;
 mod group_in_partition;
+mod segment_status;
 
 use std::collections::BTreeMap;
 
 use queen_engine::holes::Snapshot;
 
-use self::group_in_partition::{GroupInPartition, SegmentStatus};
+use self::ages::Ages;
+use self::group_in_partition::GroupInPartition;
+use self::segment_status::SegmentStatus;
 use crate::broker::stats::count::{ArrivalCount, SEGMENTS_WORTH_A_WRITE, set_missing_baseline};
 use crate::error::Result;
-use crate::pg::clock::{self, Moment};
+use crate::pg::clock;
 use crate::pg::spi::ActiveSnapshot;
 use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
@@ -58,28 +62,6 @@ pub fn step(queue: &Queue) -> Result<SweepStep> {
         groups.iter_mut().for_each(|group| set_missing_baseline(&count, group, under));
         Retention { ages, groups, snapshot: &taken.snapshot, under }.run(&mut count)
     })
-}
-
-/// Which messages are old enough.
-struct Ages<'a> {
-    queue: &'a Queue,
-    now: Moment,
-}
-
-impl Ages<'_> {
-    /// Old enough to go, settled or not.
-    fn is_over(&self, created_at: Moment) -> bool {
-        self.queue.options.retention().is_some_and(|age| created_at <= self.now - age)
-    }
-
-    /// Old enough to go if every group has settled it.
-    fn is_over_if_settled(&self, created_at: Moment) -> bool {
-        created_at <= self.now - self.queue.options.completed_retention()
-    }
-
-    fn is_due(&self, created_at: Moment) -> bool {
-        self.is_over(created_at) || self.is_over_if_settled(created_at)
-    }
 }
 
 /// One step, which holds the lock `tally` of the queue and the rows of its groups.
