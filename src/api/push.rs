@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 
 use super::args;
 use super::call::Call;
+use crate::broker::lookup;
 use crate::broker::push::delayed;
 use crate::broker::push::max_depth;
 use crate::broker::push::segmenting::push_to;
@@ -25,7 +26,7 @@ use crate::pg::datum::{Jsonb, JsonbArray, TextArray};
 use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
 use crate::settings;
-use crate::store::queue::{self, Queue};
+use crate::store::queue::Queue;
 
 /// A queue and a partition, by their names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -305,9 +306,9 @@ pub fn push(messages: &[&Message]) -> Result<Vec<Pushed>> {
 
 /// The queue, created where that is allowed.
 pub fn find_queue(name: &str) -> Result<Queue> {
-    match queue::known(name)? {
+    match lookup::queue_named(name)? {
         Some(queue) => Ok(queue),
-        None if settings::auto_create() => queue::find_or_create(name, clock::now()),
+        None if settings::auto_create() => lookup::find_or_create_queue(name, clock::now()),
         None => Err(Error::no_such_queue(name)),
     }
 }

@@ -8,6 +8,7 @@ use super::call::Call;
 use crate::broker::group::reorder::reorder;
 use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::{delete_discovery, hold_queue_and_cursors};
+use crate::broker::lookup;
 use crate::broker::purge::purge;
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, DAY};
@@ -136,9 +137,9 @@ struct Change {
 }
 
 fn configure(name: &str, change: Change) -> Result<Queue> {
-    queue::find_or_create(name, clock::now())?;
+    lookup::find_or_create_queue(name, clock::now())?;
     // Gone again in the meantime: deleted by a transaction that this one waited for.
-    let mut queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
+    let mut queue = lookup::lock_queue(name)?.ok_or_else(|| Error::no_such_queue(name))?;
     let before = queue.options.clone();
     if change.reset {
         queue.options = Options::default();
@@ -275,7 +276,7 @@ fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
     (|| {
         let name = args::name("queue", queue)?;
         call.write(|| {
-            let queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
+            let queue = lookup::lock_queue(name)?.ok_or_else(|| Error::no_such_queue(name))?;
             delete(&queue)
         })
     })()
@@ -315,7 +316,7 @@ fn queen_purge(call: Call, queue: Option<&str>) -> i64 {
     (|| {
         let name = args::name("queue", queue)?;
         call.write(|| {
-            let found = queue::known(name)?;
+            let found = lookup::queue_named(name)?;
             purge(&found.ok_or_else(|| Error::no_such_queue(name))?)
         })
     })()

@@ -6,13 +6,14 @@ use pgrx::prelude::*;
 use super::args;
 use super::call::Call;
 use super::push::{Destination, YEAR, find_queue, message};
+use crate::broker::lookup;
 use crate::broker::push::delayed;
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, Moment};
 use crate::pg::datum::Jsonb;
 use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
-use crate::store::{queue, timer};
+use crate::store::timer;
 
 /// Push a message to `partition` of `queue` later: after `delay`, or at `deliver_at` (one of the
 /// two; at most a year ahead; a time that is past is due at once). One timer for each
@@ -99,7 +100,7 @@ fn queen_cancel(call: Call, queue: Option<&str>, timer_key: Option<&str>) -> boo
         let name = args::name("queue", queue)?;
         let key = args::timer_key(timer_key)?;
         call.write(|| {
-            let queue = queue::known(name)?;
+            let queue = lookup::queue_named(name)?;
             Ok(queue.is_some_and(|queue| timer::cancel(queue.id, key).is_some()))
         })
     })()

@@ -9,5 +9,6 @@ pub mod lookup;
 pub mod pop;
 pub mod purge;
 pub mod push;
+pub mod restore;
 pub mod settle;
 pub mod stats;

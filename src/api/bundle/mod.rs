@@ -19,6 +19,7 @@ use self::timer::{Timer, timed};
 use super::args;
 use super::call::Call;
 use super::push::{Message, find_queue, push};
+use crate::broker::lookup;
 use crate::broker::push::delayed;
 use crate::broker::settle::{self, SettleItem, settle_lease};
 use crate::error::{Code, Error, Result};
@@ -28,7 +29,7 @@ use crate::pg::datum::{Jsonb, ResultContext, UuidArray};
 use crate::pg::raise::OrRaise;
 use crate::pg::subtransaction::all_or_nothing;
 use crate::store::marker::{self, KvOp};
-use crate::store::{queue, timer as store_timer};
+use crate::store::timer as store_timer;
 
 /// Carry out a bundle inside the caller's transaction, or nothing of it.
 ///
@@ -194,7 +195,7 @@ impl Bundle {
                     timed(*at, timer, status, Some((&set.transaction_id, set.deliver_at)))?
                 }
                 Timer::Cancel { queue, key } => {
-                    let queue = queue::known(queue)?;
+                    let queue = lookup::queue_named(queue)?;
                     let found = queue.and_then(|queue| store_timer::cancel(queue.id, key));
                     let status = if found.is_some() { "cancelled" } else { "absent" };
                     let found = found.as_ref().map(|(id, deliver_at)| (id.as_str(), *deliver_at));

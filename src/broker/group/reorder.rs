@@ -62,7 +62,7 @@ fn reorder_one(queue: &Queue, group: &Group, locked: Vec<LockedCursor>) -> Resul
                 true => {
                     let state = |claim: Located| Some((claim.message?, claim.cursor));
                     let claims = claims.into_iter().filter_map(state);
-                    let base = fold_claims::all_passed(queue, group, &partition, base, under)?;
+                    let base = fold_claims::past_all_claims(queue, group, &partition, base, under)?;
                     (base.with_claims(claims), Vec::new())
                 }
                 false => base.into_claims(),

@@ -63,6 +63,6 @@ impl KnownDepth {
 }
 
 fn measure(queue: &Queue, now: Moment) -> Result<KnownDepth> {
-    let depth = ActiveSnapshot::new_snapshot(|under| count::depth_and_keep(queue, under))?;
+    let depth = ActiveSnapshot::new_snapshot(|under| count::measure_depth(queue, under))?;
     Ok(KnownDepth { depth, at: now, cost: clock::now() - now, pushed: 0 })
 }
