@@ -11,13 +11,12 @@ mod args;
 
 pub use args::{
     Expect, Invalid, MAX_KEY_BYTES, MAX_LIST_ROWS, MAX_NS_BYTES, MAX_VALUE_BYTES, Micros, Name,
-    Number, Result, Ttl, check_incr, check_key, check_max_rows, check_ns, check_value, expiry,
-    range,
+    Number, Ttl, check_incr, check_key, check_max_rows, check_ns, check_value, expiry, range,
 };
 
 /// Why a write was not applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum NotApplied {
     Exists,
     Absent,
     Version,
@@ -25,14 +24,14 @@ pub enum Reason {
     Type,
 }
 
-impl Reason {
+impl NotApplied {
     pub const fn as_str(self) -> &'static str {
         match self {
-            Reason::Exists => "exists",
-            Reason::Absent => "absent",
-            Reason::Version => "version",
-            Reason::Limit => "limit",
-            Reason::Type => "type",
+            NotApplied::Exists => "exists",
+            NotApplied::Absent => "absent",
+            NotApplied::Version => "version",
+            NotApplied::Limit => "limit",
+            NotApplied::Type => "type",
         }
     }
 }
@@ -66,7 +65,7 @@ impl<N> Found<N> {
 /// What stands where a new value goes. The difference is how to write it, not what it means: an
 /// expired row is overwritten as if it were not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Slot {
     Empty,
     Expired,
     Live,
@@ -76,15 +75,15 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision<N> {
     /// Not applied; nothing to do.
-    Refuse(Reason),
+    Refuse(NotApplied),
     /// Applied: there is no marker, as expected. Nothing to do.
     Agree,
     /// Applied: the marker is as expected. Nothing to write, but it should stay so.
     Hold,
     /// Store the operation's value and expiry.
-    Store(Place),
+    Store(Slot),
     /// Store this number; over a live marker its expiry stays.
-    Count(Place, N),
+    Count(Slot, N),
     Remove,
 }
 
@@ -93,24 +92,24 @@ pub fn decide<N: Number>(
     write: &Write<N>,
     found: Option<&Found<N>>,
     now: Micros,
-) -> Result<Decision<N>> {
+) -> Result<Decision<N>, Invalid> {
     let live = found.filter(|row| row.is_live(now));
-    let place = match (found, live) {
-        (None, _) => Place::Empty,
-        (Some(_), None) => Place::Expired,
-        (Some(_), Some(_)) => Place::Live,
+    let slot = match (found, live) {
+        (None, _) => Slot::Empty,
+        (Some(_), None) => Slot::Expired,
+        (Some(_), Some(_)) => Slot::Live,
     };
     let version = live.map(|row| row.version);
     Ok(match write {
         Write::Put { expect } => match expect.failure(version) {
             Some(reason) => Decision::Refuse(reason),
-            None => Decision::Store(place),
+            None => Decision::Store(slot),
         },
         Write::Delete { expect } => match (expect.failure(version), live) {
             (Some(reason), _) => Decision::Refuse(reason),
             (None, Some(_)) => Decision::Remove,
             (None, None) if *expect == Expect::Absent => Decision::Agree,
-            (None, None) => Decision::Refuse(Reason::Absent),
+            (None, None) => Decision::Refuse(NotApplied::Absent),
         },
         Write::Check { expect } => match (expect.failure(version), live) {
             (Some(reason), _) => Decision::Refuse(reason),
@@ -118,20 +117,22 @@ pub fn decide<N: Number>(
             (None, None) => Decision::Agree,
         },
         Write::Incr { delta, min, max } => {
-            let Some(sum) = sum(delta, live)? else { return Ok(Decision::Refuse(Reason::Type)) };
+            let Some(sum) = sum(delta, live)? else {
+                return Ok(Decision::Refuse(NotApplied::Type));
+            };
             let below = min.as_ref().is_some_and(|min| sum < *min);
             let above = max.as_ref().is_some_and(|max| sum > *max);
             if below || above {
-                Decision::Refuse(Reason::Limit)
+                Decision::Refuse(NotApplied::Limit)
             } else {
-                Decision::Count(place, sum)
+                Decision::Count(slot, sum)
             }
         }
     })
 }
 
 /// A marker that is not there counts as zero; None where the value is not a number.
-fn sum<N: Number>(delta: &N, live: Option<&Found<N>>) -> Result<Option<N>> {
+fn sum<N: Number>(delta: &N, live: Option<&Found<N>>) -> Result<Option<N>, Invalid> {
     let Some(row) = live else { return Ok(Some(delta.clone())) };
     match &row.number {
         None => Ok(None),

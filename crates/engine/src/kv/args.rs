@@ -1,6 +1,6 @@
 //! Arguments of the marker functions: what is accepted, and what it comes to.
 
-use super::Reason;
+use super::NotApplied;
 
 /// Microseconds since 2000-01-01 00:00 UTC: PostgreSQL's timestamptz.
 pub type Micros = i64;
@@ -38,8 +38,6 @@ impl Invalid {
     }
 }
 
-pub type Result<T> = std::result::Result<T, Invalid>;
-
 /// The name of a marker, checked. Ordered as markers are locked: (ns, key) by bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name<'a> {
@@ -48,7 +46,7 @@ pub struct Name<'a> {
 }
 
 impl<'a> Name<'a> {
-    pub fn new(ns: &'a str, key: &'a str) -> Result<Self> {
+    pub fn new(ns: &'a str, key: &'a str) -> Result<Self, Invalid> {
         check_ns(ns)?;
         check_key(key)?;
         Ok(Name { ns, key })
@@ -63,7 +61,7 @@ impl<'a> Name<'a> {
     }
 }
 
-pub fn check_ns(ns: &str) -> Result<()> {
+pub fn check_ns(ns: &str) -> Result<(), Invalid> {
     let alnum = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
     let good = match ns.as_bytes() {
         [first, rest @ ..] => {
@@ -81,11 +79,12 @@ pub fn check_ns(ns: &str) -> Result<()> {
     Err(Invalid::new(
         format!("invalid marker namespace \"{shown}\""),
         format!("The namespace has {} bytes.", ns.len()),
-        "A namespace is 1 to 64 characters a-z, 0-9, dot, underscore or hyphen, and begins with a letter or digit.",
+        "A namespace is 1 to 64 characters a-z, 0-9, dot, underscore or hyphen, and begins with a \
+         letter or digit.",
     ))
 }
 
-pub fn check_key(key: &str) -> Result<()> {
+pub fn check_key(key: &str) -> Result<(), Invalid> {
     if (1..=MAX_KEY_BYTES).contains(&key.len()) {
         return Ok(());
     }
@@ -97,7 +96,7 @@ pub fn check_key(key: &str) -> Result<()> {
 }
 
 /// The size is that of the jsonb value as stored.
-pub fn check_value(bytes: usize) -> Result<()> {
+pub fn check_value(bytes: usize) -> Result<(), Invalid> {
     if bytes <= MAX_VALUE_BYTES {
         return Ok(());
     }
@@ -108,7 +107,7 @@ pub fn check_value(bytes: usize) -> Result<()> {
     ))
 }
 
-pub fn check_max_rows(max_rows: i32) -> Result<i64> {
+pub fn check_max_rows(max_rows: i32) -> Result<i64, Invalid> {
     if (1..=MAX_LIST_ROWS).contains(&max_rows) {
         return Ok(i64::from(max_rows));
     }
@@ -130,7 +129,7 @@ pub enum Expect {
 }
 
 impl Expect {
-    pub fn new(expect: Option<i64>) -> Result<Self> {
+    pub fn new(expect: Option<i64>) -> Result<Self, Invalid> {
         match expect {
             None => Ok(Expect::Anything),
             Some(0) => Ok(Expect::Absent),
@@ -144,13 +143,13 @@ impl Expect {
     }
 
     /// None: fulfilled by the live marker of this version, or by there being none.
-    pub(super) fn failure(self, live: Option<i64>) -> Option<Reason> {
+    pub(super) fn failure(self, live: Option<i64>) -> Option<NotApplied> {
         match (self, live) {
             (Expect::Anything, _) | (Expect::Absent, None) => None,
-            (Expect::Absent, Some(_)) => Some(Reason::Exists),
-            (Expect::Version(_), None) => Some(Reason::Absent),
+            (Expect::Absent, Some(_)) => Some(NotApplied::Exists),
+            (Expect::Version(_), None) => Some(NotApplied::Absent),
             (Expect::Version(wanted), Some(version)) => {
-                (wanted != version).then_some(Reason::Version)
+                (wanted != version).then_some(NotApplied::Version)
             }
         }
     }
@@ -206,7 +205,7 @@ pub fn expiry(
     forever: bool,
     now: Micros,
     add: impl FnOnce(Ttl) -> Micros,
-) -> Result<Option<Micros>> {
+) -> Result<Option<Micros>, Invalid> {
     let ttl = match (ttl, forever) {
         (None, true) => return Ok(None),
         (Some(ttl), false) => ttl,
@@ -264,7 +263,7 @@ pub trait Number: Clone + PartialOrd {
 }
 
 /// The arguments of an `incr`.
-pub fn check_incr<N: Number>(delta: &N, min: Option<&N>, max: Option<&N>) -> Result<()> {
+pub fn check_incr<N: Number>(delta: &N, min: Option<&N>, max: Option<&N>) -> Result<(), Invalid> {
     let named = [("delta", Some(delta)), ("min", min), ("max", max)];
     for (name, number) in named {
         if number.is_some_and(|n| !n.is_usable()) {
