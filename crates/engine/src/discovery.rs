@@ -44,21 +44,22 @@ impl<K: Ord + Default + Clone> Stream<K> {
         self.holes.iter().filter(|(xid, _)| ended(xid)).map(|(x, k)| (*x, k.clone())).collect()
     }
 
-    /// A row was passed: in the main order, or among those of a finished transaction. Rows of the
-    /// looking transaction itself are not: more of them may come.
-    pub fn pass(&mut self, xid: u64, key: K, snapshot: &Snapshot) {
-        if snapshot.own == Some(xid) {
-            return;
+    /// Pass a row: in the main order, or among those of a finished transaction. False for rows of
+    /// the looking transaction itself, which are not passed: more of them may come.
+    pub fn pass(&mut self, xid: u64, key: K, snapshot: &Snapshot) -> bool {
+        if snapshot.is_own(xid) {
+            return false;
         }
         match self.holes.get_mut(&xid) {
             Some(passed) => *passed = key,
             None => (self.xid, self.key) = (xid, key),
         }
+        true
     }
 
     /// What comes after `key` in a transaction that has ended is left for later, as if it ran yet.
     pub fn leave_behind(&mut self, xid: u64, key: K, snapshot: &Snapshot) {
-        if snapshot.own != Some(xid) {
+        if !snapshot.is_own(xid) {
             self.holes.entry(xid).or_insert(key);
         }
     }
@@ -73,7 +74,7 @@ impl<K: Ord + Default + Clone> Stream<K> {
 
     /// Nothing is left of a finished transaction.
     pub fn finish(&mut self, xid: u64, snapshot: &Snapshot) {
-        if snapshot.own != Some(xid) {
+        if !snapshot.is_own(xid) {
             self.holes.remove(&xid);
         }
     }
@@ -131,8 +132,8 @@ impl Discovery {
     /// Pass a segment, keeping its partition.
     pub fn pass_segment(&mut self, xid: u64, partition: String, segment: u64, snapshot: &Snapshot) {
         self.open.insert(partition.clone());
-        self.passed += usize::from(snapshot.own != Some(xid));
-        self.segments.pass(xid, (partition, segment), snapshot);
+        let is_passed = self.segments.pass(xid, (partition, segment), snapshot);
+        self.passed += usize::from(is_passed);
     }
 
     /// Pass an announcement; one that a later revision superseded names nothing.
@@ -144,8 +145,7 @@ impl Discovery {
         snapshot: &Snapshot,
     ) {
         self.open.extend(partition);
-        self.passed += usize::from(snapshot.own != Some(xid));
-        self.announced.pass(xid, cursor, snapshot);
+        self.passed += usize::from(self.announced.pass(xid, cursor, snapshot));
     }
 
     /// Pass a moment that has come.

@@ -133,6 +133,11 @@ impl Snapshot {
         let holes = Holes::from_ranges(ranges);
         Self { holes: own.map_or(holes.clone(), |xid| holes.without(xid)), next, own }
     }
+
+    /// Whether it is the transaction that looks.
+    pub fn is_own(&self, xid: u64) -> bool {
+        self.own == Some(xid)
+    }
 }
 
 #[cfg(test)]

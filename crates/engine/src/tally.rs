@@ -39,11 +39,10 @@ pub struct Arrived {
 impl Tally {
     /// Count a segment. Those of the counting transaction itself are counted by a later one.
     pub fn count(&mut self, segment: Arrived, snapshot: &Snapshot) {
-        if snapshot.own != Some(segment.xid) {
+        if self.stream.pass(segment.xid, segment.key, snapshot) {
             self.messages += segment.messages;
             self.bytes += segment.bytes;
         }
-        self.stream.pass(segment.xid, segment.key, snapshot);
     }
 
     pub fn remove(&mut self, messages: u64, bytes: u64) {
