@@ -118,15 +118,7 @@ impl Cursor {
         match lease {
             None => Self { settled: 1, last_pop_at: now, ..Self::default() },
             Some((id, deadline)) => Self {
-                leases: vec![Lease {
-                    id,
-                    given_at: now,
-                    deadline,
-                    duration: deadline.saturating_sub(now),
-                    held: [span].into_iter().collect(),
-                    done: Spans::new(),
-                    dead: Spans::new(),
-                }],
+                leases: vec![Lease::new(id, now, deadline, [span].into_iter().collect())],
                 last_pop_at: now,
                 ..Self::default()
             },
@@ -235,15 +227,24 @@ impl Cursor {
         held + self.waiting.count()
     }
 
+    /// How often the message has failed, while it is not settled.
+    pub(crate) fn failures_of(&self, message: MessageId) -> u32 {
+        self.failures.get(&message).copied().unwrap_or(0)
+    }
+
     /// Put what expired leases hold back to what is waiting: as the next pop would. The traces of
     /// those leases; empty if nothing has expired.
     pub fn reclaim(&mut self, now: i64, void_before: i64) -> Vec<(LeaseId, Receipt)> {
-        let mut ended = Vec::new();
+        self.expire(|lease| !lease.is_live(now, void_before))
+    }
+
+    /// End the leases that are over. What they held waits, before what was waiting.
+    pub(crate) fn expire(&mut self, is_over: impl Fn(&Lease) -> bool) -> Vec<(LeaseId, Receipt)> {
         let leases = std::mem::take(&mut self.leases);
-        let (live, expired): (Vec<_>, Vec<_>) =
-            leases.into_iter().partition(|lease| lease.is_live(now, void_before));
+        let (over, live): (Vec<_>, Vec<_>) = leases.into_iter().partition(is_over);
         self.leases = live;
-        for lease in expired.into_iter().rev() {
+        let mut ended = Vec::with_capacity(over.len());
+        for lease in over.into_iter().rev() {
             self.waiting.prepend(lease.held.clone());
             ended.push((lease.id, Receipt::of(lease, Ending::Expired)));
         }
@@ -258,6 +259,11 @@ impl Cursor {
 }
 
 impl Lease {
+    pub(crate) fn new(id: LeaseId, given_at: i64, deadline: i64, held: Spans) -> Self {
+        let duration = deadline.saturating_sub(given_at);
+        Self { id, given_at, deadline, duration, held, done: Spans::new(), dead: Spans::new() }
+    }
+
     pub fn is_live(&self, now: i64, void_before: i64) -> bool {
         self.deadline > now && self.given_at >= void_before
     }

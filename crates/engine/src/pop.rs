@@ -10,7 +10,7 @@ use crate::cursor::{Cursor, Drain, Lease};
 use crate::holes::{Holes, Snapshot};
 use crate::lease::LeaseId;
 use crate::message::{Span, Spans};
-use crate::receipt::{Ending, Receipt};
+use crate::receipt::Receipt;
 use crate::settle::DeadLetter;
 
 /// A segment found in the log.
@@ -39,10 +39,11 @@ pub struct Pop<'a> {
     wanted: usize,
     taken: Spans,
     ended: Vec<(LeaseId, Receipt)>,
-    exhausted_budget: Spans,
+    /// Messages that were delivered as often as the queue allows.
+    exhausted: Spans,
     skipped: u64,
     /// The log has nothing more for this cursor.
-    exhausted: bool,
+    is_at_end: bool,
 }
 
 /// The result of a pop that took something.
@@ -65,31 +66,18 @@ impl<'a> Pop<'a> {
         wanted: usize,
         max_deliveries: Option<u32>,
     ) -> Self {
-        let mut ended = Vec::new();
-        for lease in std::mem::take(&mut cursor.leases).into_iter().rev() {
-            cursor.waiting.prepend(lease.held.clone());
-            ended.push((lease.id, Receipt::of(lease, Ending::Expired)));
-        }
+        let ended = cursor.expire(|_| true);
         cursor.retry_at = None;
-        let is_over = |span: &Span| max_deliveries.is_some_and(|max| span.deliveries >= max);
-        let (exhausted_budget, waiting) = cursor.waiting.iter().partition(is_over);
+        let is_exhausted = |span: &Span| max_deliveries.is_some_and(|max| span.deliveries >= max);
+        let (exhausted, waiting) = cursor.waiting.iter().partition(is_exhausted);
         cursor.waiting = waiting;
         let taken = cursor.waiting.take_front(wanted);
-        Self {
-            cursor,
-            snapshot,
-            wanted,
-            taken,
-            ended,
-            exhausted_budget,
-            skipped: 0,
-            exhausted: false,
-        }
+        Self { cursor, snapshot, wanted, taken, ended, exhausted, skipped: 0, is_at_end: false }
     }
 
     /// Whether there is something to take, or to be passed for good.
     pub fn found_any(&self) -> bool {
-        !self.taken.is_empty() || !self.exhausted_budget.is_empty() || self.skipped > 0
+        !self.taken.is_empty() || !self.exhausted.is_empty() || self.skipped > 0
     }
 
     /// Messages created before this moment are not for the group.
@@ -99,7 +87,7 @@ impl<'a> Pop<'a> {
 
     /// Read no further: what comes next is not to be delivered yet.
     pub fn stop(&mut self) {
-        self.exhausted = true;
+        self.is_at_end = true;
     }
 
     /// How many messages are still wanted.
@@ -109,25 +97,29 @@ impl<'a> Pop<'a> {
 
     /// What to read next; None when the pop has what it wants, or all there is.
     pub fn next_read(&mut self) -> Option<Read> {
-        if self.exhausted || self.missing() == 0 {
+        if self.is_at_end || self.missing() == 0 {
             return None;
         }
-        let cursor = &mut self.cursor;
         loop {
-            let until = cursor.drain.as_ref().map_or(&self.snapshot.holes, |drain| &drain.until);
-            let from = cursor.holes.minus(until);
-            if !from.is_empty() && cursor.position > 0 {
-                let after = cursor.drain.as_ref().map_or(0, |drain| drain.after);
-                return Some(Read::Late { from, after, upto: cursor.position });
+            let from = self.cursor.holes.minus(self.holes_when_drained());
+            if !from.is_empty() && self.cursor.position > 0 {
+                let after = self.cursor.drain.as_ref().map_or(0, |drain| drain.after);
+                return Some(Read::Late { from, after, upto: self.cursor.position });
             }
-            match cursor.drain.take() {
-                Some(drain) => cursor.holes = drain.until,
+            match self.cursor.drain.take() {
+                Some(drain) => self.cursor.holes = drain.until,
                 None => {
-                    cursor.holes = self.snapshot.holes.clone();
-                    return Some(Read::Beyond { after: cursor.position });
+                    self.cursor.holes = self.snapshot.holes.clone();
+                    return Some(Read::Beyond { after: self.cursor.position });
                 }
             }
         }
+    }
+
+    /// The holes that the cursor has once its late segments have been read: as of this snapshot, or
+    /// of the one under which an earlier pop began to read them.
+    fn holes_when_drained(&self) -> &Holes {
+        self.cursor.drain.as_ref().map_or(&self.snapshot.holes, |drain| &drain.until)
     }
 
     /// The answer to `read`: segments in order of id. `complete`: there are no more.
@@ -138,19 +130,18 @@ impl<'a> Pop<'a> {
                 break;
             }
             last = Some(segment.segment);
-            self.take(*segment);
+            self.add(*segment);
         }
         let all = complete && last == found.last().map(|segment| segment.segment);
         match read {
             Read::Beyond { .. } => {
                 self.cursor.position = last.unwrap_or(self.cursor.position);
-                self.exhausted = all;
+                self.is_at_end = all;
             }
             Read::Late { after, .. } => {
-                let drain = self.cursor.drain.take();
-                let until = drain.map_or_else(|| self.snapshot.holes.clone(), |drain| drain.until);
+                let until = self.holes_when_drained().clone();
                 if all {
-                    self.cursor.holes = until;
+                    (self.cursor.holes, self.cursor.drain) = (until, None);
                 } else {
                     self.cursor.drain = Some(Drain { after: last.unwrap_or(*after), until });
                 }
@@ -158,7 +149,7 @@ impl<'a> Pop<'a> {
         }
     }
 
-    fn take(&mut self, found: FoundSegment) {
+    fn add(&mut self, found: FoundSegment) {
         if found.skip {
             self.cursor.settled += i64::from(found.messages);
             self.skipped += u64::from(found.messages);
@@ -180,15 +171,10 @@ impl<'a> Pop<'a> {
         let taken = self.taken.delivered();
         match lease {
             _ if taken.is_empty() => (),
-            Some((id, duration)) => self.cursor.leases.push(Lease {
-                id,
-                given_at: now,
-                deadline: now.saturating_add(duration),
-                duration,
-                held: taken.clone(),
-                done: Spans::new(),
-                dead: Spans::new(),
-            }),
+            Some((id, duration)) => {
+                let deadline = now.saturating_add(duration);
+                self.cursor.leases.push(Lease::new(id, now, deadline, taken.clone()));
+            }
             None => {
                 self.cursor.settled += taken.count() as i64;
                 let settled = |id: &_| taken.find(*id).is_some();
@@ -202,8 +188,8 @@ impl<'a> Pop<'a> {
     /// Settle what was delivered too often.
     fn exhaust(&mut self) -> Vec<DeadLetter> {
         let cursor = &mut self.cursor;
-        cursor.settled += self.exhausted_budget.count() as i64;
-        let dead = self.exhausted_budget.iter().flat_map(|span| {
+        cursor.settled += self.exhausted.count() as i64;
+        let dead = self.exhausted.iter().flat_map(|span| {
             span.messages().map(move |message| (message, span.deliveries)).collect::<Vec<_>>()
         });
         dead.map(|(message, deliveries)| {

@@ -40,6 +40,28 @@ pub struct Policy {
     pub drop_exhausted: bool,
 }
 
+impl Policy {
+    /// What `status` comes to for a message that has failed so often, this time included.
+    fn outcome(&self, status: Status, failures: u32) -> Outcome {
+        match status {
+            Status::Completed => Outcome::Completed,
+            Status::Retry => Outcome::Retry,
+            Status::DeadLetter => Outcome::DeadLettered,
+            Status::Failed if failures <= self.retry_limit => Outcome::Failed,
+            Status::Failed if self.drop_exhausted => Outcome::Dropped,
+            Status::Failed => Outcome::DeadLettered,
+        }
+    }
+
+    /// How long what came back waits, when its message with the most failures has this many.
+    fn delay_after(&self, failures: u32) -> i64 {
+        match failures {
+            0 => 0,
+            n => retry_delay(self.retry_delay, self.retry_backoff, self.retry_delay_max, n),
+        }
+    }
+}
+
 /// Which messages are meant.
 #[derive(Clone, Debug, Default)]
 pub struct Named {
@@ -218,69 +240,29 @@ fn apply(
     policy: &Policy,
     now: i64,
 ) -> Settlement {
-    let mut cursor = cursor.clone();
-    cursor.leases.retain(|l| l.id != lease.id);
-    let mut lease = lease.clone();
-    let mut outcomes = Vec::with_capacity(named.len());
-    let mut dead = Vec::new();
-    let mut worst = 0;
-    for (&message, &status) in named {
-        if status == Status::Failed {
-            *cursor.failures.entry(message).or_default() += 1;
-        }
-        let failures = cursor.failures.get(&message).copied().unwrap_or(0);
-        let exhausted = status == Status::Failed && failures > policy.retry_limit;
-        let outcome = match status {
-            Status::Completed => Outcome::Completed,
-            Status::Retry => Outcome::Retry,
-            Status::Failed if exhausted && policy.drop_exhausted => Outcome::Dropped,
-            Status::Failed if !exhausted => Outcome::Failed,
-            Status::Failed | Status::DeadLetter => Outcome::DeadLettered,
-        };
-        if outcome == Outcome::Failed {
-            worst = worst.max(failures);
-        }
-        if outcome == Outcome::DeadLettered {
-            let deliveries = lease.held.find(message).map_or(0, |s| s.deliveries);
-            dead.push(DeadLetter { message, failures, deliveries });
-        }
-        outcomes.push((message, outcome));
-    }
-
-    let with = |wanted: &[Outcome]| -> BTreeSet<MessageId> {
-        outcomes.iter().filter(|(_, o)| wanted.contains(o)).map(|(id, _)| *id).collect()
-    };
-    let completed = with(&[Outcome::Completed]);
-    let buried = with(&[Outcome::DeadLettered, Outcome::Dropped]);
-    let (done, open) = lease.held.partition(|id| completed.contains(&id));
-    let (gone, open) = open.partition(|id| buried.contains(&id));
-    cursor.settled += (done.count() + gone.count()) as i64;
-    cursor.failures.retain(|id, _| !completed.contains(id) && !buried.contains(id));
-    lease.done.extend(done.iter());
-    lease.dead.extend(gone.iter());
-    lease.held = open;
-
+    let (mut cursor, mut lease) = (cursor.clone(), lease.clone());
+    cursor.leases.retain(|other| other.id != lease.id);
+    let (outcomes, most_failures) = decide_outcomes(&mut cursor, named, policy);
+    let dead = dead_letters(&cursor, &lease, &outcomes);
+    take_off_settled(&mut cursor, &mut lease, &outcomes);
     let gives_back = named.values().any(|s| matches!(s, Status::Failed | Status::Retry));
     let ending = match (gives_back, lease.held.is_empty()) {
         (true, _) => Some(Ending::GaveBack),
         (false, true) => Some(Ending::Settled),
         (false, false) => None,
     };
-    let mut receipt = None;
-    match ending {
-        None => cursor.leases.push(lease),
+    let receipt = match ending {
+        None => {
+            cursor.leases.push(lease);
+            None
+        }
         Some(ending) => {
             cursor.waiting.prepend(lease.held.clone());
-            let delay = match worst {
-                0 => 0,
-                n => {
-                    retry_delay(policy.retry_delay, policy.retry_backoff, policy.retry_delay_max, n)
-                }
-            };
+            let delay = policy.delay_after(most_failures);
             cursor.retry_at = (delay > 0).then(|| now.saturating_add(delay));
-            receipt = Some(Receipt::of(lease, ending));
+            Some(Receipt::of(lease, ending))
         }
-    }
+    };
     Settlement {
         cursor: Some(cursor),
         outcomes,
@@ -289,6 +271,58 @@ fn apply(
         released: receipt.is_some(),
         receipt,
     }
+}
+
+/// Count the failures and decide each outcome. And the highest number of failures of a message
+/// that will be delivered again after one.
+fn decide_outcomes(
+    cursor: &mut Cursor,
+    named: &BTreeMap<MessageId, Status>,
+    policy: &Policy,
+) -> (Vec<(MessageId, Outcome)>, u32) {
+    let mut outcomes = Vec::with_capacity(named.len());
+    let mut most_failures = 0;
+    for (&message, &status) in named {
+        if status == Status::Failed {
+            *cursor.failures.entry(message).or_default() += 1;
+        }
+        let failures = cursor.failures_of(message);
+        let outcome = policy.outcome(status, failures);
+        if outcome == Outcome::Failed {
+            most_failures = most_failures.max(failures);
+        }
+        outcomes.push((message, outcome));
+    }
+    (outcomes, most_failures)
+}
+
+fn dead_letters(
+    cursor: &Cursor,
+    lease: &Lease,
+    outcomes: &[(MessageId, Outcome)],
+) -> Vec<DeadLetter> {
+    let dead = outcomes.iter().filter(|(_, outcome)| *outcome == Outcome::DeadLettered);
+    dead.map(|&(message, _)| {
+        let deliveries = lease.held.find(message).map_or(0, |span| span.deliveries);
+        DeadLetter { message, failures: cursor.failures_of(message), deliveries }
+    })
+    .collect()
+}
+
+/// What is settled is no longer held, and its failures are forgotten.
+fn take_off_settled(cursor: &mut Cursor, lease: &mut Lease, outcomes: &[(MessageId, Outcome)]) {
+    let with = |wanted: &[Outcome]| -> BTreeSet<MessageId> {
+        outcomes.iter().filter(|(_, o)| wanted.contains(o)).map(|(id, _)| *id).collect()
+    };
+    let completed = with(&[Outcome::Completed]);
+    let buried = with(&[Outcome::DeadLettered, Outcome::Dropped]);
+    let (done, open) = lease.held.partition(|id| completed.contains(&id));
+    let (dead, open) = open.partition(|id| buried.contains(&id));
+    cursor.settled += (done.count() + dead.count()) as i64;
+    cursor.failures.retain(|id, _| !completed.contains(id) && !buried.contains(id));
+    lease.done.extend(done.iter());
+    lease.dead.extend(dead.iter());
+    lease.held = open;
 }
 
 /// Hold on to what is left of `lease` until at least `now + duration` (its own by default).
