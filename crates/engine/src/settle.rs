@@ -1,4 +1,27 @@
-//! Giving messages an outcome, under the fence of a lease.
+//! What becomes of messages when their consumer settles them, and who may do so.
+//!
+//! A consumer says a *status* of messages and names the lease under which it got them. The
+//! *outcome* is what becomes of each:
+//!
+//! - **completed**: it is done;
+//! - **failed**: it is charged with a failure and delivered again after a delay that grows with its
+//!   failures ([`crate::backoff`]). A message with more failures than the queue allows is
+//!   *exhausted*, and becomes a dead letter or is dropped;
+//! - **retry**: it is delivered again, without a charge and without a delay;
+//! - **dead letter**: it is kept aside and not delivered again.
+//!
+//! **When the lease ends.** On a cursor, a failure or a retry ends the lease and gives back all
+//! that it still holds there: messages must not be worked on before the one that comes back. (A
+//! claim has one message, so in a group without order only that one is given back.) The end is the
+//! same if the failure made a dead letter. Otherwise the lease ends when it holds nothing any more.
+//!
+//! **The fence.** A consumer that is too slow must not settle what another consumer may have got.
+//! So a message is settled only while the lease holds it and is live. After that, the settlement is
+//! refused with a reason. One that repeats what this lease has settled is no error and changes
+//! nothing, since the reply to the first may have been lost. For that the lease, and its receipt
+//! after its end, keep what was settled under it.
+//!
+//! **All or nothing.** If one of the named messages cannot be settled, none is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +31,7 @@ use crate::lease::LeaseId;
 use crate::message::{MessageId, Spans};
 use crate::receipt::{Ending, Receipt};
 
-/// What the consumer says of a message.
+/// What a consumer says of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
     Completed,
@@ -25,23 +48,27 @@ pub enum Outcome {
     Retry,
     DeadLettered,
     Dropped,
-    /// It was settled so before, under this same lease.
+    /// It was settled so before, under the same lease. Nothing changes.
     Already,
 }
 
-/// The queue's rules for failures. Times in microseconds.
+/// What a queue does with failures. Times in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
+    /// A message with more failures than this is exhausted.
     pub retry_limit: u32,
+    /// The delay after the first failure.
     pub retry_delay: i64,
+    /// The factor by which the delay grows with each further failure.
     pub retry_backoff: f64,
+    /// The longest delay.
     pub retry_delay_max: i64,
-    /// Exhausted messages are dropped, not kept as dead letters.
+    /// Whether exhausted messages are dropped. If not, they become dead letters.
     pub drop_exhausted: bool,
 }
 
 impl Policy {
-    /// What `status` comes to for a message that has failed so often, this time included.
+    /// What `status` comes to for a message with so many failures, this one included.
     fn outcome(&self, status: Status, failures: u32) -> Outcome {
         match status {
             Status::Completed => Outcome::Completed,
@@ -53,7 +80,8 @@ impl Policy {
         }
     }
 
-    /// How long what came back waits, when its message with the most failures has this many.
+    /// How long the messages that came back wait, if this is the highest number of failures of
+    /// those that failed now; 0 if none did.
     fn delay_after(&self, failures: u32) -> i64 {
         match failures {
             0 => 0,
@@ -62,64 +90,73 @@ impl Policy {
     }
 }
 
-/// Which messages are meant.
+/// What a consumer says of the messages of a lease on one cursor.
 #[derive(Clone, Debug, Default)]
 pub struct Named {
+    /// Of these messages.
     pub each: BTreeMap<MessageId, Status>,
-    /// And whatever else the lease holds that is not settled yet.
+    /// Of all others that the lease still holds.
     pub rest: Option<Status>,
 }
 
-/// A message that goes to the dead letters.
+/// A message that becomes a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
     pub message: MessageId,
+    /// How often it was reported as failed.
     pub failures: u32,
+    /// How often it was delivered to the group.
     pub deliveries: u32,
 }
 
-/// A settlement to be written.
+/// What a settlement comes to on one cursor, to be written by the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Settlement {
-    /// None: nothing changed.
+    /// The next state of the cursor. None if nothing changes.
     pub cursor: Option<Cursor>,
+    /// What became of each message that was meant and was held, or was named.
     pub outcomes: Vec<(MessageId, Outcome)>,
-    /// Messages an ack of everything found settled before.
+    /// How many messages the lease had completed before, beside those named, if all others were
+    /// meant.
     pub already: usize,
+    /// Messages that become dead letters.
     pub dead: Vec<DeadLetter>,
-    /// The lease has ended.
+    /// The receipt of the lease, if it has ended by this.
     pub receipt: Option<Receipt>,
-    /// Nothing of the lease is left on this cursor.
+    /// Whether the lease holds nothing on this cursor any more.
     pub released: bool,
 }
 
-/// Why a settlement is refused, in the order of precedence.
+/// Why a settlement is refused. If several reasons apply, the first in this order is told.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
-    /// Somebody else was given a named message since. The present holder's deadline and delivery
-    /// attempt, if it is in somebody's hands.
+    /// The message was delivered to another consumer since, or taken away. `holder` is of the lease
+    /// that holds it now, if one does: the deadline, and how often the message was delivered.
     Superseded { holder: Option<(i64, u32)> },
-    /// The lease's time is over: its deadline and delivery attempt.
+    /// The time of the lease is over, and the message has not been delivered again.
     Expired { deadline: i64, deliveries: u32 },
-    /// No such lease, or its trace is gone.
+    /// There is neither such a lease nor a receipt of it.
     Unknown,
-    /// The message is not, or no longer, part of the lease.
+    /// The lease was never given this message, or has given it back. None if it holds nothing.
     NotInLease { message: Option<MessageId> },
-    /// The message was settled otherwise under this lease.
+    /// The lease has settled the message with another status.
     AlreadySettled { message: MessageId },
 }
 
-/// A lease as it stands: in the cursor, or as a receipt.
+/// A lease as it stands with one cursor: as the cursor has it, or as its receipt remembers it.
 struct Standing<'a> {
     cursor: &'a Cursor,
+    /// What it holds, or held when it ended.
     held: &'a Spans,
     done: &'a Spans,
     dead: &'a Spans,
-    /// None: live. Otherwise how and when it ended.
+    /// How it ended, and its deadline. None while it is live.
     over: Option<(Ending, i64)>,
 }
 
 impl<'a> Standing<'a> {
+    /// How the lease stands, and the lease itself if the cursor has it. It may be expired even
+    /// then.
     fn of(
         cursor: &'a Cursor,
         lease: LeaseId,
@@ -137,7 +174,8 @@ impl<'a> Standing<'a> {
         Ok((Self { cursor, held: open, done, dead, over: Some((*ending, *deadline)) }, None))
     }
 
-    /// What becomes of `message` with `status`: None means that it is to be applied.
+    /// Whether `message` may be settled with `status`. None if it may; an outcome if it was settled
+    /// so before, and nothing is to be done.
     fn judge(&self, message: MessageId, status: Status) -> Result<Option<Outcome>, Refusal> {
         if self.done.find(message).is_some() {
             return match status {
@@ -160,9 +198,10 @@ impl<'a> Standing<'a> {
         }
     }
 
-    /// Why an unsettled message of a lease that is over can't be settled.
+    /// Why a message that the lease held and did not settle cannot be settled after its end.
     fn lost(&self, message: MessageId, deliveries: u32, over: (Ending, i64)) -> Refusal {
         let (ending, deadline) = over;
+        // If it waits, or the cursor still has the lease, no other consumer has got it since.
         let still_here = ending != Ending::Revoked
             && (self.cursor.waiting.find(message).is_some()
                 || self.cursor.leases.iter().any(|l| std::ptr::eq(&l.held, self.held)));
@@ -173,13 +212,15 @@ impl<'a> Standing<'a> {
         }
     }
 
+    /// Deadline and deliveries of the message under the lease that holds it now.
     fn holder(&self, message: MessageId) -> Option<(i64, u32)> {
         let holds = |l: &Lease| l.held.find(message).map(|s| (l.deadline, s.deliveries));
         self.cursor.leases.iter().find_map(holds)
     }
 }
 
-/// Settle messages of `lease` on one cursor. `receipt` is the lease's trace if it has ended.
+/// Settle messages of `lease` on one cursor. `receipt` is that of the lease, if it has ended there.
+/// `void_before` is as in [`Lease::is_live`].
 pub fn settle(
     cursor: &Cursor,
     lease: LeaseId,
@@ -189,12 +230,12 @@ pub fn settle(
     now: i64,
     void_before: i64,
 ) -> Result<Settlement, Refusal> {
-    let (standing, live) = Standing::of(cursor, lease, receipt, now, void_before)?;
+    let (standing, found) = Standing::of(cursor, lease, receipt, now, void_before)?;
     let mut wanted = named.each.clone();
     let mut already = 0;
     if let Some(status) = named.rest {
         already = standing.done.messages().filter(|id| !named.each.contains_key(id)).count();
-        // What the lease has given back is nobody's to settle any more, and no error.
+        // All others that the lease still holds: none, after it has given back what was left.
         if !matches!(standing.over, Some((Ending::GaveBack, _))) {
             for id in standing.held.messages() {
                 wanted.entry(id).or_insert(status);
@@ -214,9 +255,9 @@ pub fn settle(
     if let Some(first) = refusals.into_iter().min() {
         return Err(first);
     }
-    match live {
-        Some(found) if !applied.is_empty() => {
-            let mut settlement = apply(cursor, found, &applied, policy, now);
+    match found {
+        Some(lease) if !applied.is_empty() => {
+            let mut settlement = apply(cursor, lease, &applied, policy, now);
             settlement.outcomes.extend(outcomes);
             settlement.already = already;
             Ok(settlement)
@@ -227,12 +268,12 @@ pub fn settle(
             already,
             dead: Vec::new(),
             receipt: None,
-            released: live.is_none(),
+            released: found.is_none(),
         }),
     }
 }
 
-/// Everything is allowed: carry it out.
+/// Carry out what was named, all of which is allowed. `lease` is live on the cursor.
 fn apply(
     cursor: &Cursor,
     lease: &Lease,
@@ -273,8 +314,8 @@ fn apply(
     }
 }
 
-/// Count the failures and decide each outcome. And the highest number of failures of a message
-/// that will be delivered again after one.
+/// Charge the failures and decide the outcomes. Returns the outcomes, and the highest number of
+/// failures of the messages that failed now and are delivered again.
 fn decide_outcomes(
     cursor: &mut Cursor,
     named: &BTreeMap<MessageId, Status>,
@@ -296,6 +337,7 @@ fn decide_outcomes(
     (outcomes, most_failures)
 }
 
+/// The dead letters among the outcomes.
 fn dead_letters(
     cursor: &Cursor,
     lease: &Lease,
@@ -309,7 +351,7 @@ fn dead_letters(
     .collect()
 }
 
-/// What is settled is no longer held, and its failures are forgotten.
+/// Take the messages that are settled now from those that are held, and forget their failures.
 fn take_off_settled(cursor: &mut Cursor, lease: &mut Lease, outcomes: &[(MessageId, Outcome)]) {
     let with = |wanted: &[Outcome]| -> BTreeSet<MessageId> {
         outcomes.iter().filter(|(_, o)| wanted.contains(o)).map(|(id, _)| *id).collect()
@@ -325,7 +367,10 @@ fn take_off_settled(cursor: &mut Cursor, lease: &mut Lease, outcomes: &[(Message
     lease.held = open;
 }
 
-/// Hold on to what is left of `lease` until at least `now + duration` (its own by default).
+/// Extend `lease` on one cursor until `duration` from `now`, or as long as it was given for.
+/// Returns the next state of the cursor and the deadline, which never becomes earlier. What has
+/// expired is not revived, even if no other consumer has got it yet. The arguments are those of
+/// [`settle`].
 pub fn extend(
     cursor: &Cursor,
     lease: LeaseId,
@@ -334,11 +379,11 @@ pub fn extend(
     now: i64,
     void_before: i64,
 ) -> Result<(Cursor, i64), Refusal> {
-    let (standing, live) = Standing::of(cursor, lease, receipt, now, void_before)?;
-    match (live, standing.over) {
-        (Some(found), None) => {
-            let until = now.saturating_add(duration.unwrap_or(found.duration));
-            let deadline = found.deadline.max(until);
+    let (standing, found) = Standing::of(cursor, lease, receipt, now, void_before)?;
+    match (found, standing.over) {
+        (Some(live), None) => {
+            let until = now.saturating_add(duration.unwrap_or(live.duration));
+            let deadline = live.deadline.max(until);
             let mut cursor = cursor.clone();
             cursor.leases.iter_mut().filter(|l| l.id == lease).for_each(|l| l.deadline = deadline);
             Ok((cursor, deadline))
