@@ -15,11 +15,8 @@
 //! claim has one message, so in a group without order only that one is given back.) The end is the
 //! same if the failure made a dead letter. Otherwise the lease ends when it holds nothing any more.
 //!
-//! **The fence.** A consumer that is too slow must not settle what another consumer may have got.
-//! So a message is settled only while the lease holds it and is live. After that, the settlement is
-//! refused with a reason. One that repeats what this lease has settled is no error and changes
-//! nothing, since the reply to the first may have been lost. For that the lease, and its receipt
-//! after its end, keep what was settled under it.
+//! **The fence.** A message is settled only while the lease holds it and is live. After that, the
+//! settlement is refused with a reason, or counts as a repetition (`fence` says when).
 //!
 //! **All or nothing.** If one of the named messages cannot be settled, none is.
 
@@ -39,9 +36,13 @@ use crate::receipt::{Ending, Receipt};
 /// What a consumer says of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
+    /// It is done.
     Completed,
+    /// It could not be done. The next attempt comes after a delay.
     Failed,
+    /// It is to be delivered again, without a charge.
     Retry,
+    /// It can never be done.
     DeadLetter,
 }
 
@@ -49,9 +50,13 @@ pub enum Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Completed,
+    /// It was charged with a failure and is delivered again.
     Failed,
+    /// It is delivered again.
     Retry,
+    /// It is kept as a dead letter: by its status, or because it was exhausted.
     DeadLettered,
+    /// It was exhausted, and the queue keeps no dead letters.
     Dropped,
     /// It was settled so before, under the same lease. Nothing changes.
     Already,
@@ -119,10 +124,9 @@ pub struct DeadLetter {
 pub struct Settlement {
     /// The next state of the cursor. None if nothing changes.
     pub cursor: Option<Cursor>,
-    /// What became of each message that was meant and was held, or was named.
+    /// What became of each message that was named, or held and meant by `rest`.
     pub outcomes: Vec<(MessageId, Outcome)>,
-    /// How many messages the lease had completed before, beside those named, if all others were
-    /// meant.
+    /// With `rest`: how many messages the lease had completed before, without those named.
     pub already: usize,
     /// Messages that become dead letters.
     pub dead: Vec<DeadLetter>,
@@ -199,6 +203,7 @@ fn apply(
     let (outcomes, most_failures) = decide_outcomes(&mut cursor, named, policy);
     let dead = dead_letters(&cursor, &lease, &outcomes);
     take_off_settled(&mut cursor, &mut lease, &outcomes);
+    // By what was said, also where the message turned out to be exhausted.
     let gives_back = named.values().any(|s| matches!(s, Status::Failed | Status::Retry));
     let ending = match (gives_back, lease.held.is_empty()) {
         (true, _) => Some(Ending::GaveBack),

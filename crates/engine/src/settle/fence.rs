@@ -1,4 +1,12 @@
-//! Whether a message may be settled under a lease: the fence.
+//! Whether a message may be settled under a lease: the *fence*.
+//!
+//! A consumer that is too slow must not settle what another consumer may have got. So a message is
+//! settled only while the lease holds it and is live. After that, settling it is refused, and the
+//! refusal tells the consumer what has happened.
+//!
+//! What a lease has said of a message stands. To say it again is no error and changes nothing,
+//! since the reply to the first call may have been lost. To say something else is refused. For that
+//! the lease, and after its end its receipt, keep what was settled under it.
 
 use super::{Outcome, Status};
 use crate::cursor::{Cursor, Lease};
@@ -9,10 +17,10 @@ use crate::receipt::{Ending, Receipt};
 /// Why a settlement is refused. If several reasons apply, the first in this order is told.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
-    /// The message was delivered to another consumer since, or taken away. `holder` is of the lease
-    /// that holds it now, if one does: the deadline, and how often the message was delivered.
+    /// Another lease holds the message or has settled it, or it was taken away. `holder` is of the
+    /// lease that holds it now, if one does: the deadline, and how often it was delivered.
     Superseded { holder: Option<(i64, u32)> },
-    /// The time of the lease is over, and the message has not been delivered again.
+    /// The time of the lease is over, and the message is to be delivered again.
     Expired { deadline: i64, deliveries: u32 },
     /// There is neither such a lease nor a receipt of it.
     Unknown,
@@ -34,8 +42,8 @@ pub(super) struct Standing<'a> {
 }
 
 impl<'a> Standing<'a> {
-    /// How the lease stands, and the lease itself if the cursor has it. It may be expired even
-    /// then.
+    /// How the lease stands, and the lease itself if the cursor has it. The time of a lease that
+    /// the cursor has may be over: it then stands as an expired one.
     pub(super) fn of(
         cursor: &'a Cursor,
         lease: LeaseId,
@@ -68,6 +76,7 @@ impl<'a> Standing<'a> {
         }
         if self.dead.find(message).is_some() {
             return match status {
+                // Either may have made the dead letter.
                 Status::DeadLetter | Status::Failed => Ok(Some(Outcome::Already)),
                 _ => Err(Refusal::AlreadySettled { message }),
             };
@@ -84,7 +93,8 @@ impl<'a> Standing<'a> {
     /// Why a message that the lease held and did not settle cannot be settled after its end.
     pub(super) fn lost(&self, message: MessageId, deliveries: u32, over: (Ending, i64)) -> Refusal {
         let (ending, deadline) = over;
-        // If it waits, or the cursor still has the lease, no other consumer has got it since.
+        // If it waits, or the cursor still has the lease, no other consumer holds it or has settled
+        // it. After a seek, a message that waits was read anew, and this lease has no part in that.
         let still_here = ending != Ending::Revoked
             && (self.cursor.waiting.find(message).is_some()
                 || self.cursor.leases.iter().any(|l| std::ptr::eq(&l.held, self.held)));
