@@ -7,8 +7,8 @@
 //! - **waiting**: it has been read, no lease holds it, and it is not settled;
 //! - **settled**: completed, dead-lettered, dropped, or not meant for the group.
 //!
-//! A pop moves the position over the messages that it reads at once, and a lease holds them. If the
-//! lease expires, or its holder reports a failure, the messages that are not settled wait, before
+//! A pop moves the position behind the messages that it reads, and from then on a lease holds them.
+//! If the lease expires, or its holder reports a failure, those that are not settled wait, before
 //! all others that wait. The next pop delivers them before it reads on. So the position never goes
 //! back, and redelivery, the order of messages and late commits need no mechanism of their own.
 //!

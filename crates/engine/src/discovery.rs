@@ -91,8 +91,8 @@ impl<K: Ord + Default + Clone> Stream<K> {
         }
     }
 
-    /// All rows of a hole have been passed: it is none any more, unless it is the transaction that
-    /// reads.
+    /// All rows of a transaction that has ended were passed: it is no hole any more. The
+    /// transaction that reads stays one, since it may write more.
     pub fn finish(&mut self, xid: u64, snapshot: &Snapshot) {
         if !snapshot.is_own(xid) {
             self.holes.remove(&xid);
