@@ -18,7 +18,7 @@
 
 use pgrx::{IntoDatum, check_for_interrupts, pg_sys};
 use queen_engine::kv::{
-    self, Decision, Expect, Found, Invalid, Micros, Name, Place, Reason, Write,
+    self, Decision, Expect, Found, Invalid, Micros, Name, NotApplied, Slot, Write,
 };
 
 use crate::error::{Code, Error, Result};
@@ -179,7 +179,7 @@ pub struct KvOutcome {
     pub applied: bool,
     pub value: Option<Jsonb>,
     pub version: Option<i64>,
-    pub reason: Option<Reason>,
+    pub reason: Option<NotApplied>,
 }
 
 /// A live marker.
@@ -243,7 +243,7 @@ fn carry_out(
     let version = row.as_ref().map(|row| row.found.version);
     let live = row.filter(|row| row.found.is_live(now));
     let live_version = live.as_ref().map(|row| row.found.version);
-    let as_found = |reason: Option<Reason>| KvOutcome {
+    let as_found = |reason: Option<NotApplied>| KvOutcome {
         applied: reason.is_none(),
         value: live.as_ref().map(|row| row.value),
         version: live_version,
@@ -275,7 +275,7 @@ fn carry_out(
 
 fn store(
     name: Name,
-    place: Place,
+    place: Slot,
     over: Option<i64>,
     value: Option<Jsonb>,
     expires_at: Option<Micros>,
@@ -283,9 +283,9 @@ fn store(
 ) -> Option<KvOutcome> {
     let (ns, key) = (arg(name.ns()), arg(name.key()));
     let written = match place {
-        Place::Empty => INSERT.run(&[ns, key, arg(value), arg(expires_at), arg(now)]),
-        Place::Expired | Place::Live => {
-            let born = (place == Place::Expired).then_some(now);
+        Slot::Empty => INSERT.run(&[ns, key, arg(value), arg(expires_at), arg(now)]),
+        Slot::Expired | Slot::Live => {
+            let born = (place == Slot::Expired).then_some(now);
             let args = [ns, key, arg(over), arg(value), arg(expires_at), arg(now), arg(born)];
             REPLACE.run(&args)
         }
@@ -336,7 +336,7 @@ fn refused(name: Name, invalid: Invalid) -> Error {
 impl KvOutcome {
     /// QN010 for a required write that was not applied.
     pub fn precondition(&self, name: Name) -> Error {
-        let reason = self.reason.map_or("", Reason::as_str);
+        let reason = self.reason.map_or("", NotApplied::as_str);
         let (ns, key) = (name.ns(), name.key());
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
         let detail = format!(
