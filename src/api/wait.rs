@@ -7,60 +7,13 @@ use pgrx::prelude::*;
 
 use super::args;
 use super::call::Call;
-use crate::broker::group::beginning::Mode;
-use crate::broker::group::register::Registration;
-use crate::broker::lookup;
-use crate::broker::pop::{Taking, Wanted};
-use crate::error::{Code, Error, Result};
-use crate::pg::clock::{self, HOUR, Moment};
-use crate::pg::datum::ResultContext;
+use crate::broker::pop::ready::{Look, look_for};
+use crate::error::{Code, Error};
+use crate::pg::clock::{self, HOUR};
 use crate::pg::raise::OrRaise;
-use crate::pg::spi::ActiveSnapshot;
 use crate::pg::sqlstate;
-use crate::settings;
-use crate::store::timer;
 use crate::wait::Wait;
 use crate::wait::waiters::Topic;
-
-/// What a look found.
-struct Look {
-    is_ready: bool,
-    /// The group's id.
-    group: Option<i64>,
-    /// When something may be there by itself.
-    next: Option<Moment>,
-}
-
-/// Register the group unless it exists, and look whether there is a message for it. Takes nothing.
-fn look_for(queue_name: &str, group_name: &str) -> Result<Look> {
-    let mut found = lookup::for_pop(queue_name, group_name)?;
-    if found.queue.is_none() && !settings::auto_create() {
-        return Err(Error::no_such_queue(queue_name));
-    }
-    if found.group.is_none() {
-        let (queue, identity) = (found.queue.as_ref(), found.identity()?);
-        Registration::prepare(group_name, queue, Mode::New, identity)?
-            .write_into(&mut found, queue_name, group_name)?;
-    }
-    let (queue, group) = match (&found.queue, &found.group) {
-        (Some(queue), Some(group)) => (queue, group),
-        (_, group) => {
-            let group = group.as_ref().map(|group| group.id);
-            return Ok(Look { is_ready: false, group, next: None });
-        }
-    };
-    ActiveSnapshot::new_snapshot(|under| {
-        // Due, and in nobody's hands.
-        let is_due =
-            found.has_due_timer() && !timer::hold_due(queue.id, clock::now(), 1).is_empty();
-        let wanted =
-            Wanted { batch: 1, partition: None, partitions: 1, lease_time: None, auto_ack: false };
-        let take = Taking::new(&wanted, queue, group, &found.discovery, ResultContext::here());
-        let is_ready = is_due || take.peek(under)?;
-        let next = super::pop::next_moment(&found, under);
-        Ok(Look { is_ready, group: Some(group.id), next })
-    })
-}
 
 pgrx::extension_sql!(
     "CREATE PROCEDURE queen_wait(queue text, consumer_group text, timeout interval,

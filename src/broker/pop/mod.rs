@@ -3,6 +3,8 @@
 //!
 //! In a group without order there is no lock on the partition: see [`unordered`].
 
+pub mod ready;
+pub mod request;
 pub mod search;
 mod unordered;
 
