@@ -3,131 +3,35 @@
 //!
 //! In a group without order there is no lock on the partition: see [`unordered`].
 
+mod context;
+mod delivery;
+mod ordered;
 pub mod ready;
 pub mod request;
+mod run;
 pub mod search;
 mod unordered;
 
-use std::collections::{HashMap, HashSet};
-use std::rc::Rc;
+use std::collections::HashSet;
 
-use queen_engine::cursor::Readiness;
 use queen_engine::discovery::Discovery;
-use queen_engine::lease::{Handle, LeaseId};
-use queen_engine::message::{MessageId, Spans};
-use queen_engine::pop::{Pop, Popped};
+use queen_engine::lease::LeaseId;
 
+pub use self::context::Wanted;
+pub use self::delivery::{Delivery, Unpacking};
+use self::search::{PartitionResult, Search};
 use crate::broker::lookup;
-use crate::broker::pop::search::Search;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
-use crate::pg::datum::{Jsonb, ResultContext, random};
-use crate::pg::scratch::Scratch;
+use crate::pg::datum::ResultContext;
 use crate::pg::spi::ActiveSnapshot;
-use crate::pg::table::RowLocation;
-use crate::store::cursor::{self, Located, LockAttempt, Notice};
+use crate::store::cursor;
 use crate::store::group::Group;
+use crate::store::lease_set;
 use crate::store::lease_set::Covered;
-use crate::store::queue::{DEAD_LETTER, Queue};
+use crate::store::queue::Queue;
 use crate::store::seen_snapshot::{self, SeenSnapshot};
-use crate::store::segment::{Contents, Log, LogPage, Stored, Unpacked};
 use crate::store::unit::Unit;
-use crate::store::{dead_letter, lease_set, receipt, tally};
-
-/// What a pop wants.
-pub struct Wanted<'a> {
-    /// Messages, over all partitions.
-    pub batch: usize,
-    /// From this partition alone.
-    pub partition: Option<&'a str>,
-    /// From up to so many.
-    pub partitions: usize,
-    /// Held for so long; None: as the queue has it.
-    pub lease_time: Option<i64>,
-    /// Settled at once, without a lease.
-    pub auto_ack: bool,
-}
-
-/// A delivered message.
-pub struct Delivery {
-    pub partition: Rc<str>,
-    pub message: MessageId,
-    /// The contents of its segment, unpacked when the message is returned: not all are in memory at
-    /// once.
-    pub contents: Contents,
-    pub created_at: Moment,
-    pub attempt: u32,
-    pub lease: Option<(LeaseId, Moment)>,
-}
-
-/// Unpacks the contents of messages that are returned one by one, a segment at a time.
-pub struct Unpacking {
-    scratch: Scratch,
-    open: Option<(u64, Unpacked)>,
-}
-
-impl Unpacking {
-    pub fn new() -> Self {
-        Self { scratch: Scratch::new(), open: None }
-    }
-
-    /// transaction_id, payload and headers of a message. They live until the next call for a
-    /// message of another segment.
-    pub fn message(&mut self, of: &Delivery) -> Result<(String, Jsonb, Option<Jsonb>)> {
-        let segment = of.message.segment();
-        let open = match self.open.take() {
-            Some((id, unpacked)) if id == segment => unpacked,
-            _ => {
-                self.scratch.clear();
-                self.scratch.keep(|| of.contents.unpack())
-            }
-        };
-        let index = of.message.index();
-        let given = (open.names.of(of.message), open.payload(index)?, open.headers(index));
-        self.open = Some((segment, open));
-        Ok(given)
-    }
-}
-
-/// What became of one partition.
-pub enum PartitionResult {
-    Took,
-    /// And there may be more.
-    TookSome,
-    /// Busy, or nothing to read.
-    Nothing,
-    /// Nothing but what is not to be delivered yet, from this segment and transaction on.
-    TooYoung(u64, u64),
-    /// Somebody has it locked, or is creating it.
-    Locked,
-    /// Somebody wrote its next state after our snapshot.
-    MovedOn,
-}
-
-/// What a look at one partition found.
-enum Look<'t> {
-    Nothing(PartitionResult),
-    Something(Box<Something<'t>>),
-}
-
-impl Look<'_> {
-    /// What would have become of it.
-    fn tried(self) -> PartitionResult {
-        match self {
-            Look::Nothing(tried) => tried,
-            Look::Something(_) => PartitionResult::Took,
-        }
-    }
-}
-
-/// A pop that has found something.
-struct Something<'t> {
-    /// The cursor and where it lies, unless it is new.
-    found: Option<(Located, RowLocation)>,
-    pop: Pop<'t>,
-    /// The segments it has read.
-    segments: HashMap<u64, Stored>,
-}
 
 /// Taking messages from partitions under one snapshot.
 pub struct Taking<'a> {
@@ -311,218 +215,5 @@ impl<'a> Taking<'a> {
         }
         search.close(false);
         Ok(is_there)
-    }
-
-    /// Read what a partition has to give, without a lock.
-    fn look<'t>(
-        &self,
-        partition: &str,
-        taken: &'t SeenSnapshot,
-        under: &ActiveSnapshot,
-    ) -> Result<Look<'t>> {
-        let found = cursor::status(self.group.id, &self.group.start, partition, under)?;
-        let cursor = self.group.state_in(found.as_ref().map(|(located, _)| located));
-        if let Readiness::At(_) = cursor.readiness(self.now, self.queue.identity.void_before) {
-            return Ok(Look::Nothing(PartitionResult::Nothing));
-        }
-        let log = self.log(partition, cursor.since);
-        let missing = self.wanted.batch - self.deliveries.len();
-        let max_deliveries = self.queue.options.max_deliveries();
-        let mut pop = Pop::begin(cursor, &taken.snapshot, missing, max_deliveries);
-        let (segments, held_back) = read_log(&mut pop, &log, taken, under);
-        if pop.found_any() {
-            return Ok(Look::Something(Box::new(Something { found, pop, segments })));
-        }
-        let too_young = |(segment, xid)| PartitionResult::TooYoung(segment, xid);
-        Ok(Look::Nothing(held_back.map_or(PartitionResult::Nothing, too_young)))
-    }
-
-    fn log<'p>(&self, partition: &'p str, since: Option<Moment>) -> Log<'p> {
-        let delay = self.queue.options.delay();
-        Log {
-            queue: self.queue.id,
-            partition,
-            group: self.group.id,
-            since,
-            until: (delay > 0).then(|| self.now.saturating_sub(delay)),
-            is_bare: false,
-        }
-    }
-
-    /// Look; and if there is something, lock, write the next state, deliver.
-    fn try_one(
-        &mut self,
-        partition: &str,
-        taken: &SeenSnapshot,
-        under: &ActiveSnapshot,
-    ) -> Result<PartitionResult> {
-        let something = match self.look(partition, taken, under)? {
-            Look::Nothing(tried) => return Ok(tried),
-            Look::Something(something) => something,
-        };
-        let Something { found, pop, mut segments } = *something;
-        let log = self.log(partition, pop.since());
-        let located = match found {
-            Some((located, place)) => match cursor::try_lock(&located, place, under)? {
-                LockAttempt::Locked if !self.is_current()? => return Ok(PartitionResult::MovedOn),
-                LockAttempt::Locked => located,
-                LockAttempt::HeldByAnother => return Ok(PartitionResult::Locked),
-                LockAttempt::MovedOn => return Ok(PartitionResult::MovedOn),
-            },
-            None if !cursor::try_share_first_reads(self.queue.id, self.group.id) => {
-                return Ok(PartitionResult::Locked);
-            }
-            None if !self.is_current()? => {
-                cursor::give_back_first_reads(self.queue.id, self.group.id);
-                return Ok(PartitionResult::MovedOn);
-            }
-            None => match cursor::try_create_with_shares(self.group.id, partition)? {
-                // The state of this cursor knows nothing of messages that a sweep or a purge has
-                // removed since the look. From here on neither removes any: a purge waits for the
-                // share that this transaction holds, and a sweep creates a missing cursor before it
-                // removes messages that the group has not read.
-                Some(_) if !tally::is_as_seen(self.queue.id, under)? => {
-                    cursor::moved_on()?;
-                    return Ok(PartitionResult::MovedOn);
-                }
-                Some(located) => located,
-                None => {
-                    cursor::give_back_first_reads(self.queue.id, self.group.id);
-                    return Ok(PartitionResult::Locked);
-                }
-            },
-        };
-        self.take(&located, pop, &mut segments, &log, under)
-    }
-
-    /// Write the next state of a cursor, or of a claim, that is locked, and deliver what it gives.
-    fn take(
-        &mut self,
-        located: &Located,
-        pop: Pop<'_>,
-        segments: &mut HashMap<u64, Stored>,
-        log: &Log<'_>,
-        under: &ActiveSnapshot,
-    ) -> Result<PartitionResult> {
-        let lease = self.lease(located.id);
-        let Some(popped) = pop.finish(lease, self.now) else { return Ok(PartitionResult::Nothing) };
-        self.write(located, &popped);
-        self.has_written = true;
-        if popped.taken.is_empty() {
-            return Ok(PartitionResult::Nothing);
-        }
-        fetch_missing(segments, &popped.taken, log, under);
-        self.covered.push((located.id, located.message));
-        self.partitions.insert(located.partition.clone());
-        self.deliver(&located.partition, &popped.taken, segments, lease);
-        Ok(PartitionResult::Took)
-    }
-
-    /// The lease for what is taken from this cursor, or under this claim; None with `auto_ack`.
-    fn lease(&mut self, cursor: u64) -> Option<(LeaseId, i64)> {
-        if self.wanted.auto_ack {
-            return None;
-        }
-        let duration = self.wanted.lease_time.unwrap_or(self.queue.options.lease_time());
-        let covers_one = match self.is_ordered() {
-            true => self.wanted.partitions == 1,
-            false => self.wanted.batch == 1,
-        };
-        let id = if covers_one {
-            LeaseId::new(self.now, Handle::Cursor(cursor), random())
-        } else {
-            let now = self.now;
-            let (_, id) = *self.set.get_or_insert_with(|| {
-                let set = lease_set::draw_id();
-                (set, LeaseId::new(now, Handle::Set(set), random()))
-            });
-            id
-        };
-        Some((id, duration))
-    }
-
-    fn write(&self, located: &Located, popped: &Popped) {
-        let notice = Notice::of(located, &popped.cursor, self.queue.identity);
-        cursor::append(located, &popped.cursor, notice);
-        for (lease, trace) in &popped.ended {
-            receipt::insert(located, *lease, trace, self.now);
-        }
-        if self.queue.options.on_exhausted() == DEAD_LETTER {
-            for dead in &popped.exhausted {
-                let error = format!("delivered {} times, which is max_deliveries", dead.deliveries);
-                dead_letter::bury(located.group, &located.partition, *dead, Some(&error), self.now);
-            }
-        }
-    }
-
-    fn deliver(
-        &mut self,
-        partition: &str,
-        messages: &Spans,
-        segments: &HashMap<u64, Stored>,
-        lease: Option<(LeaseId, i64)>,
-    ) {
-        let partition: Rc<str> = partition.into();
-        for span in messages.iter() {
-            let Some(stored) = segments.get(&span.segment) else { continue };
-            let created_at = stored.created_at();
-            let contents = self.results.allocate(|| stored.contents().copied());
-            for message in span.messages() {
-                self.deliveries.push(Delivery {
-                    partition: partition.clone(),
-                    message,
-                    contents,
-                    created_at,
-                    attempt: span.deliveries,
-                    lease: lease.map(|(id, duration)| (id, self.now.saturating_add(duration))),
-                });
-            }
-        }
-    }
-}
-
-/// Segments read at first, when nothing is known of how full they are.
-const FIRST_SEGMENTS: usize = 8;
-
-/// Read the log until the pop has what it wants, or all there is. And the first segment that is not
-/// to be delivered yet, with its transaction, if the reading ended there.
-fn read_log(
-    pop: &mut Pop<'_>,
-    log: &Log<'_>,
-    taken: &SeenSnapshot,
-    under: &ActiveSnapshot,
-) -> (HashMap<u64, Stored>, Option<(u64, u64)>) {
-    let mut first_held_back = None;
-    let mut segments = HashMap::new();
-    let mut limit = FIRST_SEGMENTS;
-    while let Some(read) = pop.next_read() {
-        let limit_now = limit.min(pop.missing());
-        let LogPage { stored, held_back } =
-            log.read(&read, limit_now, &taken.snapshot.holes, under);
-        let found: Vec<_> = stored.iter().map(Stored::found).collect();
-        pop.supply(&read, &found, held_back.is_none() && stored.len() < limit_now);
-        if held_back.is_some() {
-            first_held_back = held_back;
-            pop.stop();
-        }
-        segments.extend(stored.into_iter().map(|segment| (segment.id(), segment)));
-        limit *= 4;
-        pgrx::check_for_interrupts!();
-    }
-    (segments, first_held_back)
-}
-
-/// Segments of messages that came back: the log was not read for them.
-fn fetch_missing(
-    segments: &mut HashMap<u64, Stored>,
-    taken: &Spans,
-    log: &Log<'_>,
-    under: &ActiveSnapshot,
-) {
-    let missing: Spans =
-        taken.iter().filter(|span| !segments.contains_key(&span.segment)).collect();
-    if !missing.is_empty() {
-        let stored = log.segments(&missing, under);
-        segments.extend(stored.into_iter().map(|segment| (segment.id(), segment)));
     }
 }

@@ -9,7 +9,6 @@ use std::collections::HashSet;
 use queen_engine::discovery::Discovery;
 use queen_engine::tally::Arrived;
 
-use crate::broker::pop::PartitionResult;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::session_cache::SessionCache;
@@ -43,6 +42,21 @@ thread_local! {
     static MEMORY: SessionCache<(i64, Moment), (i64, Discovery)> = SessionCache::of(REMEMBERED);
     static TURN: std::cell::Cell<u64> =
         std::cell::Cell::new(u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+}
+
+/// What became of one partition.
+pub enum PartitionResult {
+    Took,
+    /// And there may be more.
+    TookSome,
+    /// Busy, or nothing to read.
+    Nothing,
+    /// Nothing but what is not to be delivered yet, from this segment and transaction on.
+    TooYoung(u64, u64),
+    /// Somebody has it locked, or is creating it.
+    Locked,
+    /// Somebody wrote its next state after our snapshot.
+    MovedOn,
 }
 
 /// A search under one snapshot.

@@ -5,8 +5,10 @@ use queen_engine::pop::{Pop, Read};
 
 use super::claim::{Candidate, Outcome, has_forgotten};
 use super::front::Front;
+use crate::broker::pop::Taking;
+use crate::broker::pop::context::read_log;
+use crate::broker::pop::search::PartitionResult;
 use crate::broker::pop::unordered::Claimed;
-use crate::broker::pop::{PartitionResult, Taking, read_log};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::spi::ActiveSnapshot;
