@@ -1,24 +1,20 @@
-//! `queen_pop`: take messages, under a lease.
-//!
-//! A pop looks at partitions that may have work ([`crate::broker::pop::search`]) one by one, reads what each has
-//! to give under the pop's one snapshot, and only then locks the cursor and writes its next state
-//! ([`crate::broker::pop`]). So an empty pop writes nothing, and what somebody else holds is passed by.
-//! What is decided on the way is the engine's: `queen_engine::pop`.
+//! `queen_pop`: pop messages, under a lease. Arguments in, one call of the broker, rows out: what a
+//! pop does is in [`crate::broker::pop`].
 
 use pgrx::datum::{Interval, TimestampWithTimeZone, Uuid};
 use pgrx::prelude::*;
 
 use super::args;
 use super::call::Call;
-use crate::broker::pop::request::{self, Request};
-use crate::broker::pop::{Unpacking, Wanted};
+use crate::broker::pop::request::{self, PopRequest};
+use crate::broker::pop::{PopLimits, Unpacking};
 use crate::pg::clock::{self, SECOND};
 use crate::pg::datum::Jsonb;
 use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
 use crate::store::group::QUEUE_MODE;
 
-/// Take up to `batch` messages for `consumer_group` (NULL: queue mode) from up to `partitions`
+/// Pop at most `batch` messages for `consumer_group` (NULL: queue mode) from up to `partitions`
 /// partitions of `queue`, or from the one named, and hold them for `lease_time` (default: the
 /// queue's) under one lease. Messages come in delivery order per partition; partitions that are
 /// leased, waiting for a retry or locked are passed by, never waited for.
@@ -63,10 +59,10 @@ fn queen_pop(
     ),
 > {
     let request = (|| {
-        Ok(Request {
+        Ok(PopRequest {
             queue: args::name("queue", queue)?,
             group: args::group(consumer_group)?,
-            wanted: Wanted {
+            limits: PopLimits {
                 batch: args::within("batch", batch.unwrap_or(1), 1, 10_000)? as usize,
                 partition: partition.map(|name| args::name("partition", Some(name))).transpose()?,
                 partitions: args::within("partitions", partitions.unwrap_or(1), 1, 1_000)? as usize,
@@ -85,20 +81,20 @@ fn queen_pop(
     let group = (request.group != QUEUE_MODE).then(|| request.group.to_owned());
     let deliveries = request::pop(&request, |look| call.write(look)).or_raise();
     let mut unpacking = Unpacking::new();
-    TableIterator::new(deliveries.into_iter().map(move |d| {
-        let (transaction_id, payload, headers) = unpacking.message(&d).or_raise();
+    TableIterator::new(deliveries.into_iter().map(move |delivery| {
+        let (transaction_id, payload, headers) = unpacking.message(&delivery).or_raise();
         (
             queue.clone(),
-            d.partition.to_string(),
-            d.message.to_sql(),
+            delivery.partition.to_string(),
+            delivery.message.to_sql(),
             transaction_id,
             payload,
             headers,
-            clock::timestamp(d.created_at),
+            clock::timestamp(delivery.created_at),
             group.clone(),
-            d.attempt as i32,
-            d.lease.map(|(id, _)| Uuid::from_bytes(id.0)),
-            d.lease.and_then(|(_, deadline)| clock::timestamp(deadline)),
+            delivery.attempt as i32,
+            delivery.lease.map(|(id, _)| Uuid::from_bytes(id.0)),
+            delivery.lease.and_then(|(_, deadline)| clock::timestamp(deadline)),
         )
     }))
 }

@@ -1,4 +1,5 @@
-//! A message on its way to the caller of a pop.
+//! A message on its way to the caller of a pop. A pop makes deliveries; `queen_pop` unpacks them
+//! while it returns its rows.
 
 use std::rc::Rc;
 
@@ -15,15 +16,17 @@ use crate::store::segment::{Contents, Unpacked};
 pub struct Delivery {
     pub partition: Rc<str>,
     pub message: MessageId,
-    /// The contents of its segment, unpacked when the message is returned: not all are in memory at
-    /// once.
+    /// The packed contents of the message's segment. They are unpacked when the message is
+    /// returned, so not all of them are in memory at once.
     pub contents: Contents,
     pub created_at: Moment,
+    /// How often the message has been delivered, with this time.
     pub attempt: u32,
+    /// The lease and its deadline; None: the message has been settled.
     pub lease: Option<(LeaseId, Moment)>,
 }
 
-/// Unpacks the contents of messages that are returned one by one, a segment at a time.
+/// Unpacks deliveries one after the other. It holds one segment in memory at a time.
 pub struct Unpacking {
     scratch: Scratch,
     open: Option<(u64, Unpacked)>,
@@ -34,8 +37,8 @@ impl Unpacking {
         Self { scratch: Scratch::new(), open: None }
     }
 
-    /// transaction_id, payload and headers of a message. They live until the next call for a
-    /// message of another segment.
+    /// The transaction_id, the payload and the headers of a message. They live until the next call
+    /// for a message of another segment.
     pub fn message(&mut self, of: &Delivery) -> Result<(String, Jsonb, Option<Jsonb>)> {
         let segment = of.message.segment();
         let open = match self.open.take() {

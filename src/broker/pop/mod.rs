@@ -1,219 +1,143 @@
-//! Taking messages from partitions under one snapshot: read without a lock, and where there is
-//! something, lock, write the next state, deliver.
+//! Pop: give a consumer messages, under a lease.
 //!
-//! In a group without order there is no lock on the partition: see [`unordered`].
+//! A pop takes one snapshot and reads everything under it. It asks [`search`] for partitions that
+//! may have work and tries them one by one. A try first reads, without a lock, what the partition
+//! has for the group. Only if there is something does it lock, write the next state, and deliver.
+//! So a pop that finds nothing writes nothing.
+//!
+//! | file | its question |
+//! |---|---|
+//! | [`request`] | a call of `queen_pop`: find queue and group, register, wait and look again |
+//! | [`ready`] | a call of `queen_wait`: is there something to pop |
+//! | [`look_again`] | the wait between two looks, which both calls share |
+//! | [`context`] | what the pop knows before it tries a partition, and its reads of the log |
+//! | [`search`] | which partitions to try |
+//! | [`ordered`] | a try in a group with order: one consumer at a time has the partition |
+//! | [`unordered`] | a try in a group without order: consumers share it, message by message |
+//! | [`run`] | what both write: the next state, the lease, the list of deliveries |
+//! | [`delivery`] | a message on its way to the caller |
+//!
+//! A pop waits for no lock. What another transaction has locked is passed by: a partition, a
+//! message, a timer, the registration of the group. Where the pop creates a cursor or a claim, it
+//! holds shares of `first_reads` of the queue and of the group ([`crate::store::locks`]); elsewhere
+//! the row of the cursor or the claim. It keeps these to the end of the transaction.
 
 mod context;
 mod delivery;
+mod look_again;
 mod ordered;
 pub mod ready;
 pub mod request;
 mod run;
-pub mod search;
+mod search;
 mod unordered;
 
-use std::collections::HashSet;
-
 use queen_engine::discovery::Discovery;
-use queen_engine::lease::LeaseId;
 
-pub use self::context::Wanted;
+use self::context::PopContext;
+pub use self::context::PopLimits;
 pub use self::delivery::{Delivery, Unpacking};
-use self::search::{PartitionResult, Search};
-use crate::broker::lookup;
+use self::ordered::OrderedPop;
+use self::run::{PartitionPop, PopResult, PopRun};
+use self::search::Search;
+use self::unordered::UnorderedPop;
 use crate::error::Result;
-use crate::pg::clock::{self, Moment};
-use crate::pg::datum::ResultContext;
-use crate::pg::spi::ActiveSnapshot;
-use crate::store::cursor;
+use crate::pg::clock;
+use crate::pg::result_context::ResultContext;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::group::Group;
-use crate::store::lease_set;
-use crate::store::lease_set::Covered;
 use crate::store::queue::Queue;
-use crate::store::seen_snapshot::{self, SeenSnapshot};
-use crate::store::unit::Unit;
 
-/// Taking messages from partitions under one snapshot.
-pub struct Taking<'a> {
-    wanted: &'a Wanted<'a>,
-    queue: &'a Queue,
-    group: &'a Group,
-    /// How far the group has looked.
-    discovery: &'a (i64, Discovery),
-    now: Moment,
-    /// The lease over several partitions, drawn when the first is taken.
-    set: Option<(u64, LeaseId)>,
-    covered: Vec<Covered>,
-    partitions: HashSet<String>,
-    /// Claims that have been given a new state.
-    moved: HashSet<u64>,
-    has_written: bool,
-    is_outdated: bool,
-    deliveries: Vec<Delivery>,
+/// Pop under one new snapshot. `discovery`: the newest state of the group's search, with its
+/// revision.
+fn pop_once(
+    limits: &PopLimits<'_>,
+    queue: &Queue,
+    group: &Group,
+    discovery: &(i64, Discovery),
     results: ResultContext,
+) -> Result<PopResult> {
+    let now = clock::now();
+    ActiveSnapshot::new_snapshot(|under| {
+        let context = PopContext::new(limits, queue, group, discovery, now, under);
+        match group.is_ordered(&queue.options) {
+            true => pop_by::<OrderedPop>(&context, results),
+            false => pop_by::<UnorderedPop>(&context, results),
+        }
+    })
 }
 
-impl<'a> Taking<'a> {
-    pub fn new(
-        wanted: &'a Wanted<'a>,
-        queue: &'a Queue,
-        group: &'a Group,
-        discovery: &'a (i64, Discovery),
-        results: ResultContext,
-    ) -> Self {
-        Self {
-            wanted,
-            queue,
-            group,
-            discovery,
-            now: clock::now(),
-            set: None,
-            covered: Vec::new(),
-            partitions: HashSet::new(),
-            moved: HashSet::new(),
-            has_written: false,
-            is_outdated: false,
-            deliveries: Vec::new(),
-            results,
-        }
+fn pop_by<P: PartitionPop>(context: &PopContext<'_>, results: ResultContext) -> Result<PopResult> {
+    let mut run = PopRun::new(context, P::locks_one_row(context.limits), results);
+    let mut partitions = P::default();
+    if let Some(partition) = context.limits.partition {
+        let result = partitions.pop_from(&mut run, partition)?;
+        run.note(&result);
     }
-
-    /// Take what was asked for. True if a partition was moved on in the meantime.
-    pub fn run(&mut self, under: &ActiveSnapshot) -> Result<bool> {
-        let taken = seen_snapshot::describe(under, self.queue.identity);
-        let mut moved_on = false;
-        // In an ordered group a named partition is all there is to look at.
-        if let Some(name) = self.wanted.partition {
-            moved_on = self.try_each(vec![name.to_owned()], &taken, under, &mut |_, _| ())?;
-        }
-        if self.wanted.partition.is_none() || !self.is_ordered() {
-            moved_on |= self.search(&taken, under)?;
-        }
-        if let Some((id, lease)) = self.set.filter(|_| !self.covered.is_empty()) {
-            lease_set::insert(id, lease, std::mem::take(&mut self.covered), self.now);
-        }
-        Ok(moved_on)
+    // In a partition that the caller has named, the search may know of claims.
+    if context.limits.partition.is_none() || !P::ONE_TRY_IS_ALL {
+        search_and_pop(&mut partitions, &mut run)?;
     }
+    Ok(run.finish())
+}
 
-    fn search(&mut self, taken: &SeenSnapshot, under: &ActiveSnapshot) -> Result<bool> {
-        let mut search =
-            Search::open(self.group, self.queue, self.now, taken, under, self.discovery);
-        let mut moved_on = false;
-        while !self.is_done() {
-            let names = search.next(self.has_enough(), |name| self.may_take_from(name))?;
-            if names.is_empty() {
+fn search_and_pop<P: PartitionPop>(partitions: &mut P, run: &mut PopRun<'_>) -> Result<()> {
+    let mut search = Search::open(run.context);
+    while !is_done::<P>(run) {
+        let names = search.next(run.has_all_partitions(), |name| run.may_pop_from(name))?;
+        if names.is_empty() {
+            break;
+        }
+        for name in names {
+            if is_done::<P>(run) {
                 break;
             }
-            let mut resolve = |partition: &str, tried: &_| search.resolve(partition, tried);
-            moved_on |= self.try_each(names, taken, under, &mut resolve)?;
+            if run.may_pop_from(&name) {
+                let result = partitions.pop_from(run, &name)?;
+                run.note(&result);
+                search.resolve(&name, &result);
+            }
         }
-        search.close(self.has_written);
-        Ok(moved_on)
     }
+    search.close(run.has_written());
+    Ok(())
+}
 
-    /// Whether more is hardly worth looking for: the partitions to take from are settled upon.
-    fn has_enough(&self) -> bool {
-        !self.is_ordered() && self.partitions.len() >= self.wanted.partitions
+fn is_done<P: PartitionPop>(run: &PopRun<'_>) -> bool {
+    run.is_over() || (P::ONE_TRY_IS_ALL && run.has_all_partitions())
+}
+
+/// Whether a pop of one message would find one. Writes nothing, and waits for no lock.
+fn is_any_there(
+    queue: &Queue,
+    group: &Group,
+    discovery: &(i64, Discovery),
+    under: &ActiveSnapshot,
+) -> Result<bool> {
+    let context = PopContext::new(&PopLimits::ONE, queue, group, discovery, clock::now(), under);
+    match group.is_ordered(&queue.options) {
+        true => peek_by::<OrderedPop>(&context),
+        false => peek_by::<UnorderedPop>(&context),
     }
+}
 
-    /// Whether the group is still what it was when it was looked up. Who has locked a cursor or a claim of
-    /// it, or begun to read first, keeps it so to the end of the transaction: this is asked after that.
-    fn is_current(&mut self) -> Result<bool> {
-        self.is_outdated = !lookup::is_current(self.queue, self.group)?;
-        if self.is_outdated {
-            cursor::moved_on()?;
+fn peek_by<P: PartitionPop>(context: &PopContext<'_>) -> Result<bool> {
+    let mut search = Search::open(context);
+    let mut is_there = false;
+    while !is_there {
+        let names = search.next(false, |_| true)?;
+        if names.is_empty() {
+            break;
         }
-        Ok(!self.is_outdated)
-    }
-
-    fn is_ordered(&self) -> bool {
-        self.group.is_ordered(&self.queue.options)
-    }
-
-    /// Whether what the search calls so is wanted.
-    fn may_take_from(&self, name: &str) -> bool {
-        let may_take_more = self.partitions.len() < self.wanted.partitions;
-        if may_take_more && self.wanted.partition.is_none() {
-            return true;
-        }
-        let partition = Unit::named(name).partition();
-        self.wanted.partition.is_none_or(|wanted| wanted == partition)
-            && (may_take_more || self.partitions.contains(partition))
-    }
-
-    /// The queue and the group are to be looked up once more.
-    pub fn is_outdated(&self) -> bool {
-        self.is_outdated
-    }
-
-    /// Whether the take wrote anything that must not be rolled back.
-    pub fn has_written(&self) -> bool {
-        self.has_written
-    }
-
-    pub fn took_any(&self) -> bool {
-        !self.deliveries.is_empty()
-    }
-
-    pub fn into_deliveries(self) -> Vec<Delivery> {
-        self.deliveries
-    }
-
-    fn is_done(&self) -> bool {
-        // In an ordered group a partition is looked at once.
-        let has_all = self.is_ordered() && self.partitions.len() >= self.wanted.partitions;
-        self.is_outdated || has_all || self.deliveries.len() >= self.wanted.batch
-    }
-
-    fn try_each(
-        &mut self,
-        partitions: Vec<String>,
-        taken: &SeenSnapshot,
-        under: &ActiveSnapshot,
-        resolve: &mut dyn FnMut(&str, &PartitionResult),
-    ) -> Result<bool> {
-        let mut moved_on = false;
-        for partition in partitions {
-            if self.is_done() {
+        for name in names {
+            let result = P::peek(context, &name)?;
+            is_there = result.has_messages();
+            if is_there {
                 break;
             }
-            if !self.may_take_from(&partition) {
-                continue;
-            }
-            let tried = match self.is_ordered() {
-                true => self.try_one(&partition, taken, under)?,
-                false => self.try_unit(Unit::named(&partition), taken, under)?,
-            };
-            moved_on |= matches!(tried, PartitionResult::MovedOn);
-            resolve(&partition, &tried);
+            search.resolve(&name, &result);
         }
-        Ok(moved_on)
     }
-
-    /// Whether there is something to take, taking nothing.
-    pub fn peek(&self, under: &ActiveSnapshot) -> Result<bool> {
-        let taken = seen_snapshot::describe(under, self.queue.identity);
-        let mut search =
-            Search::open(self.group, self.queue, self.now, &taken, under, self.discovery);
-        let mut is_there = false;
-        while !is_there {
-            let names = search.next(false, |_| true)?;
-            if names.is_empty() {
-                break;
-            }
-            for name in names {
-                let tried = match self.is_ordered() {
-                    true => self.look(&name, &taken, under)?.tried(),
-                    false => self.look_at_unit(Unit::named(&name), &taken, under)?,
-                };
-                is_there = matches!(tried, PartitionResult::Took | PartitionResult::TookSome);
-                if is_there {
-                    break;
-                }
-                search.resolve(&name, &tried);
-            }
-        }
-        search.close(false);
-        Ok(is_there)
-    }
+    search.close(false);
+    Ok(is_there)
 }

@@ -1,114 +1,125 @@
-//! Taking messages from a partition of a group with order.
+//! A try of one partition in a group with order: one consumer at a time has the partition, and gets
+//! its messages in the order of the log.
+//!
+//! The partition's cursor says how far the group has read and what is leased. The try reads it
+//! without a lock. If there is something to deliver, it locks the cursor's row, or creates the
+//! cursor, which is a lock on a new row, and writes the next state. No lock is waited for.
 
-use std::collections::HashMap;
+use std::ops::ControlFlow;
 
 use queen_engine::cursor::Readiness;
 use queen_engine::pop::Pop;
 
-use crate::broker::pop::Taking;
-use crate::broker::pop::context::read_log;
-use crate::broker::pop::search::PartitionResult;
+use super::context::{PopContext, PopLimits, ReadSegments};
+use super::run::{PartitionPop, PopRun};
+use super::search::PartitionResult;
 use crate::error::Result;
-use crate::pg::spi::ActiveSnapshot;
 use crate::pg::table::RowLocation;
-use crate::store::cursor::{self, Located, LockAttempt};
-use crate::store::seen_snapshot::SeenSnapshot;
-use crate::store::segment::Stored;
+use crate::store::cursor::{self, Located};
 use crate::store::tally;
 
-/// What a look at one partition found.
-pub(super) enum Look<'t> {
+/// How groups with order pop.
+#[derive(Default)]
+pub struct OrderedPop;
+
+impl PartitionPop for OrderedPop {
+    const ONE_TRY_IS_ALL: bool = true;
+
+    fn locks_one_row(limits: &PopLimits<'_>) -> bool {
+        limits.partitions == 1
+    }
+
+    fn pop_from(&mut self, run: &mut PopRun<'_>, partition: &str) -> Result<PartitionResult> {
+        let messages = match read(run.context, partition, run.missing())? {
+            PartitionRead::Nothing(result) => return Ok(result),
+            PartitionRead::Messages(messages) => *messages,
+        };
+        let ReadMessages { cursor, pop, mut segments } = messages;
+        let locked = match cursor {
+            Some((located, place)) => run.try_lock(&located, place)?.map_continue(|()| located),
+            None => create_cursor(run, partition)?,
+        };
+        let located = match locked {
+            ControlFlow::Continue(located) => located,
+            ControlFlow::Break(result) => return Ok(result),
+        };
+        let log = run.context.log(partition, pop.since());
+        run.write_and_deliver(&located, pop, &mut segments.by_id, &log)
+    }
+
+    fn peek(context: &PopContext<'_>, partition: &str) -> Result<PartitionResult> {
+        Ok(match read(context, partition, context.limits.batch)? {
+            PartitionRead::Nothing(result) => result,
+            PartitionRead::Messages(_) => PartitionResult::Popped,
+        })
+    }
+}
+
+/// What a partition has to deliver, as read without a lock.
+enum PartitionRead<'c> {
+    /// No message, and why.
     Nothing(PartitionResult),
-    Something(Box<Something<'t>>),
+    Messages(Box<ReadMessages<'c>>),
 }
 
-impl Look<'_> {
-    /// What would have become of it.
-    pub(super) fn tried(self) -> PartitionResult {
-        match self {
-            Look::Nothing(tried) => tried,
-            Look::Something(_) => PartitionResult::Took,
-        }
-    }
+struct ReadMessages<'c> {
+    /// The cursor and where its row lies; None: the group has not read the partition yet.
+    cursor: Option<(Located, RowLocation)>,
+    pop: Pop<'c>,
+    segments: ReadSegments,
 }
 
-/// A pop that has found something.
-pub(super) struct Something<'t> {
-    /// The cursor and where it lies, unless it is new.
-    found: Option<(Located, RowLocation)>,
-    pop: Pop<'t>,
-    /// The segments it has read.
-    segments: HashMap<u64, Stored>,
+/// Read what the partition has for the group: `wanted` messages at most.
+fn read<'c>(
+    context: &'c PopContext<'_>,
+    partition: &str,
+    wanted: usize,
+) -> Result<PartitionRead<'c>> {
+    let PopContext { group, under, .. } = *context;
+    let found = cursor::status(group.id, &group.start, partition, under)?;
+    let cursor = group.state_in(found.as_ref().map(|(located, _)| located));
+    if let Readiness::At(_) = context.readiness(&cursor) {
+        return Ok(PartitionRead::Nothing(PartitionResult::Nothing));
+    }
+    let log = context.log(partition, cursor.since);
+    let max_deliveries = context.queue.options.max_deliveries();
+    let mut pop = Pop::begin(cursor, &context.seen.snapshot, wanted, max_deliveries);
+    let segments = context.read_log(&mut pop, &log);
+    if pop.found_any() {
+        let messages = ReadMessages { cursor: found, pop, segments };
+        return Ok(PartitionRead::Messages(Box::new(messages)));
+    }
+    let too_young = |(segment, xid)| PartitionResult::TooYoung(segment, xid);
+    let result = segments.held_back.map_or(PartitionResult::Nothing, too_young);
+    Ok(PartitionRead::Nothing(result))
 }
 
-impl Taking<'_> {
-    /// Read what a partition has to give, without a lock.
-    pub(super) fn look<'t>(
-        &self,
-        partition: &str,
-        taken: &'t SeenSnapshot,
-        under: &ActiveSnapshot,
-    ) -> Result<Look<'t>> {
-        let found = cursor::status(self.group.id, &self.group.start, partition, under)?;
-        let cursor = self.group.state_in(found.as_ref().map(|(located, _)| located));
-        if let Readiness::At(_) = cursor.readiness(self.now, self.queue.identity.void_before) {
-            return Ok(Look::Nothing(PartitionResult::Nothing));
-        }
-        let log = self.log(partition, cursor.since);
-        let missing = self.wanted.batch - self.deliveries.len();
-        let max_deliveries = self.queue.options.max_deliveries();
-        let mut pop = Pop::begin(cursor, &taken.snapshot, missing, max_deliveries);
-        let (segments, held_back) = read_log(&mut pop, &log, taken, under);
-        if pop.found_any() {
-            return Ok(Look::Something(Box::new(Something { found, pop, segments })));
-        }
-        let too_young = |(segment, xid)| PartitionResult::TooYoung(segment, xid);
-        Ok(Look::Nothing(held_back.map_or(PartitionResult::Nothing, too_young)))
+/// Create the cursor of a partition that the group has not read yet. If that succeeds, the
+/// transaction keeps its shares of `first_reads` to its end; otherwise it gives them back. `Break`:
+/// the partition is not for this pop, and why.
+fn create_cursor(
+    run: &mut PopRun<'_>,
+    partition: &str,
+) -> Result<ControlFlow<PartitionResult, Located>> {
+    let PopContext { queue, group, under, .. } = *run.context;
+    if !cursor::try_share_first_reads(queue.id, group.id) {
+        return Ok(ControlFlow::Break(PartitionResult::Locked));
     }
-
-    /// Look; and if there is something, lock, write the next state, deliver.
-    pub(super) fn try_one(
-        &mut self,
-        partition: &str,
-        taken: &SeenSnapshot,
-        under: &ActiveSnapshot,
-    ) -> Result<PartitionResult> {
-        let something = match self.look(partition, taken, under)? {
-            Look::Nothing(tried) => return Ok(tried),
-            Look::Something(something) => something,
-        };
-        let Something { found, pop, mut segments } = *something;
-        let log = self.log(partition, pop.since());
-        let located = match found {
-            Some((located, place)) => match cursor::try_lock(&located, place, under)? {
-                LockAttempt::Locked if !self.is_current()? => return Ok(PartitionResult::MovedOn),
-                LockAttempt::Locked => located,
-                LockAttempt::HeldByAnother => return Ok(PartitionResult::Locked),
-                LockAttempt::MovedOn => return Ok(PartitionResult::MovedOn),
-            },
-            None if !cursor::try_share_first_reads(self.queue.id, self.group.id) => {
-                return Ok(PartitionResult::Locked);
-            }
-            None if !self.is_current()? => {
-                cursor::give_back_first_reads(self.queue.id, self.group.id);
-                return Ok(PartitionResult::MovedOn);
-            }
-            None => match cursor::try_create_with_shares(self.group.id, partition)? {
-                // The state of this cursor knows nothing of messages that a sweep or a purge has
-                // removed since the look. From here on neither removes any: a purge waits for the
-                // share that this transaction holds, and a sweep creates a missing cursor before it
-                // removes messages that the group has not read.
-                Some(_) if !tally::is_as_seen(self.queue.id, under)? => {
-                    cursor::moved_on()?;
-                    return Ok(PartitionResult::MovedOn);
-                }
-                Some(located) => located,
-                None => {
-                    cursor::give_back_first_reads(self.queue.id, self.group.id);
-                    return Ok(PartitionResult::Locked);
-                }
-            },
-        };
-        self.take(&located, pop, &mut segments, &log, under)
+    if !run.check_current()? {
+        cursor::give_back_first_reads(queue.id, group.id);
+        return Ok(ControlFlow::Break(PartitionResult::MovedOn));
     }
+    let Some(located) = cursor::try_create_with_shares(group.id, partition)? else {
+        cursor::give_back_first_reads(queue.id, group.id);
+        return Ok(ControlFlow::Break(PartitionResult::Locked));
+    };
+    // The new cursor knows nothing of messages that a sweep or a purge has removed since the pop's
+    // snapshot. From here on neither removes any: a purge waits for the shares that this
+    // transaction holds, and a sweep creates a missing cursor before it removes messages that the
+    // group has not read.
+    if !tally::is_as_seen(queue.id, under)? {
+        cursor::moved_on()?;
+        return Ok(ControlFlow::Break(PartitionResult::MovedOn));
+    }
+    Ok(ControlFlow::Continue(located))
 }

@@ -1,224 +1,182 @@
-//! A request of `queen_pop`, from the look-up of its queue and group to its messages.
+//! One call of `queen_pop`: find the queue and the group, register a group that is new, move timers
+//! that are due into the log, pop, and wait and do it again while there is nothing.
+//!
+//! A call that goes on waiting holds nothing. So each look but the last runs in a subtransaction,
+//! which is rolled back, with all its locks, unless the look has written something. A group that is
+//! new is registered by the first look that has something for it, or by the last; but from the
+//! start of the call on it is fixed what the group will read.
 
-use queen_engine::discovery::Discovery;
+use std::ops::ControlFlow;
 
+use super::look_again::{LookResult, NextLook, look_until};
+use super::run::PopResult;
+use super::{Delivery, PopLimits, pop_once};
 use crate::broker::group::beginning::Mode;
 use crate::broker::group::register::Registration;
 use crate::broker::lookup::{self, ForPop};
-use crate::broker::pop::{Delivery, Taking, Wanted};
 use crate::broker::push::delayed;
 use crate::error::{Error, Result};
-use crate::pg::clock::{self, Moment, SECOND};
+use crate::pg::clock;
 use crate::pg::result_context::ResultContext;
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::subtransaction::kept_if;
 use crate::settings;
-use crate::store::discovery;
-use crate::store::group::Group;
-use crate::store::queue::Queue;
-use crate::wait::Wait;
-use crate::wait::waiters::Topic;
 
-/// What was asked for.
-pub struct Request<'a> {
+/// The arguments of a pop.
+pub struct PopRequest<'a> {
     pub queue: &'a str,
     pub group: &'a str,
-    pub wanted: Wanted<'a>,
+    pub limits: PopLimits<'a>,
+    /// How long to wait for a first message, in microseconds.
     pub wait: i64,
+    /// Where the group begins to read if this call registers it.
     pub mode: Mode,
 }
 
-/// Pop now, or as soon as there is something within the time to wait.
+/// A group that the call may have to register.
+enum PendingRegistration {
+    /// No look has missed the group yet.
+    NotLooked,
+    /// The group was missing; what it may read is fixed.
+    Prepared(Box<Registration>),
+    /// The group is there, registered by this call or by another transaction.
+    NotNeeded,
+}
+
+/// Pop now, or as soon as there is a message within the time to wait. `enter` runs each look as a
+/// call of the extension, with SPI connected.
+///
+/// Errors: 42704 where the queue is unknown and `queen_mq.auto_create` is off; 40001 in REPEATABLE
+/// READ where another transaction has moved the group on.
 pub fn pop(
-    request: &Request<'_>,
-    enter: impl Fn(&mut dyn FnMut() -> Result<Look>) -> Result<Look>,
+    request: &PopRequest<'_>,
+    enter: impl Fn(&mut dyn FnMut() -> LookResult<Vec<Delivery>>) -> LookResult<Vec<Delivery>>,
 ) -> Result<Vec<Delivery>> {
     let results = ResultContext::here();
-    let mut wait = Wait::until(clock::now() + request.wait);
-    let mut newcomer = Newcomer::Unknown;
-    loop {
-        let last = wait.is_over();
-        let look = enter(&mut || attempt(request, &mut newcomer, last, results))?;
-        if last || look.has_moved || !look.deliveries.is_empty() {
-            return Ok(look.deliveries);
-        }
-        wait.pause(Topic::queue(request.queue), look.group.map(Topic::group), look.next);
-    }
+    let mut pending = PendingRegistration::NotLooked;
+    look_until(request.queue, clock::now() + request.wait, |is_last| {
+        enter(&mut || look(request, &mut pending, is_last, results))
+    })
 }
 
-/// What a look found.
-#[derive(Default)]
-pub struct Look {
-    deliveries: Vec<Delivery>,
-    /// Messages were moved into the log. That may be for others, who are not to wait for the end of
-    /// this pop.
-    has_moved: bool,
-    /// The queue or the group has been changed meanwhile.
-    is_outdated: bool,
-    /// The group's id.
-    group: Option<i64>,
-    /// When there may be something by itself.
-    next: Option<Moment>,
-}
-
-/// When something may be there by itself: a timer, what becomes old enough, the end of a lease, a
-/// retry.
-pub fn next_moment(found: &ForPop, under: &ActiveSnapshot) -> Option<Moment> {
-    let now = clock::now();
-    // What is too young to be delivered has no moment of its own.
-    let delay = found.queue.as_ref().map_or(0, |queue| queue.options.delay());
-    let ripe = (delay > 0).then(|| now + delay.min(LOOK_AGAIN));
-    let due = found.group.as_ref().and_then(|group| discovery::next_due(group.id, now, under));
-    let next = [found.next_timer, ripe, due].into_iter().flatten().min();
-    next.map(|next| next.max(now + SOON))
-}
-
-/// How often a pop that waits looks for what becomes old enough.
-const LOOK_AGAIN: i64 = SECOND / 10;
-/// Moments come in crowds, and what is due may be in the hands of somebody else: no more than so many
-/// looks a second for them.
-const SOON: i64 = SECOND / 50;
-
-/// A group that the call finds unregistered.
-enum Newcomer {
-    /// Not looked yet.
-    Unknown,
-    /// To be registered with what it may read from the start of the call on.
-    Prepared(Box<Registration>),
-    /// Registered, here or by somebody else.
-    Settled,
-}
-
-/// Look once. A newcomer is registered when there is something for it, or at the `last` look: so
-/// a pop that waits holds nothing.
-fn attempt(
-    request: &Request<'_>,
-    newcomer: &mut Newcomer,
-    last: bool,
+/// Look once, and once more each time another transaction has changed the queue or the group
+/// meanwhile.
+fn look(
+    request: &PopRequest<'_>,
+    pending: &mut PendingRegistration,
+    is_last: bool,
     results: ResultContext,
-) -> Result<Look> {
-    let mut has_moved = false;
+) -> LookResult<Vec<Delivery>> {
+    let mut has_written = false;
     loop {
-        let mut look = attempt_once(request, newcomer, last, results)?;
-        look.has_moved |= has_moved;
-        if !look.is_outdated {
-            return Ok(look);
+        let mut found = find(request.queue, request.group)?;
+        let result = register_and_pop(request, &mut found, pending, is_last, results)?;
+        has_written |= result.has_written;
+        if result.is_outdated {
+            pgrx::check_for_interrupts!();
+            continue;
         }
-        has_moved = look.has_moved;
-        pgrx::check_for_interrupts!();
+        // Messages that were moved into the log may be for other groups. These get them when this
+        // transaction commits, so the call does not wait any longer.
+        if is_last || has_written || !result.deliveries.is_empty() {
+            return Ok(ControlFlow::Break(result.deliveries));
+        }
+        return ActiveSnapshot::new_snapshot(|under| {
+            Ok(ControlFlow::Continue(NextLook::after(&found, under)))
+        });
     }
 }
 
-/// The same, as long as nobody changes the queue or the group meanwhile.
-fn attempt_once(
-    request: &Request<'_>,
-    newcomer: &mut Newcomer,
-    last: bool,
-    results: ResultContext,
-) -> Result<Look> {
-    let mut found = lookup::for_pop(request.queue, request.group)?;
-    if found.queue.is_none() && !settings::auto_create() {
-        return Err(Error::no_such_queue(request.queue));
+/// What there is of the queue and the group at this moment. Error 42704 where the queue is unknown
+/// and `queen_mq.auto_create` is off.
+pub fn find(queue: &str, group: &str) -> Result<ForPop> {
+    let found = lookup::for_pop(queue, group)?;
+    match found.queue.is_none() && !settings::auto_create() {
+        true => Err(Error::no_such_queue(queue)),
+        false => Ok(found),
     }
+}
+
+/// Register the group, if it is new and the time for that has come; then pop. Where all of that is
+/// rolled back, `found` is without the group again.
+fn register_and_pop(
+    request: &PopRequest<'_>,
+    found: &mut ForPop,
+    pending: &mut PendingRegistration,
+    is_last: bool,
+    results: ResultContext,
+) -> Result<PopResult> {
     let registration = match found.group {
         Some(_) => {
-            *newcomer = Newcomer::Settled;
+            *pending = PendingRegistration::NotNeeded;
             None
         }
-        None => prepared(request, newcomer, last, &found)?,
+        None => registration_to_write(request, pending, is_last, found)?,
     };
-    let mut take = || {
+    let mut pop = || {
         if let Some(registration) = &registration {
-            registration.clone().write_into(&mut found, request.queue, request.group)?;
+            registration.clone().write_into(found, request.queue, request.group)?;
         }
-        move_and_take(request, &found, results)
+        move_due_and_pop(request, found, results)
     };
-    // A look that wrote nothing is undone with its locks, and with the registration of a group that
-    // there is nothing for yet: a pop that waits must not hold them.
-    let took = match last {
-        true => take()?,
-        false => kept_if(|took| took.has_written, take)?,
+    let result = match is_last {
+        true => pop()?,
+        false => kept_if(|result| result.has_written, pop)?,
     };
     if let Some(registration) = registration
-        && !(last || took.has_written)
+        && !(is_last || result.has_written)
     {
         found.group = None;
-        *newcomer = Newcomer::Prepared(registration);
+        *pending = PendingRegistration::Prepared(registration);
     }
-    let Took { deliveries, is_outdated, has_written } = took;
-    let group = found.group.as_ref().map(|group| group.id);
-    let mut look = Look { deliveries, has_moved: has_written, is_outdated, group, next: None };
-    if look.deliveries.is_empty() && !last {
-        look.next = ActiveSnapshot::new_snapshot(|under| Ok(next_moment(&found, under)))?;
-    }
-    Ok(look)
+    Ok(result)
 }
 
-/// Move into the log what is due, and take what there is.
-fn move_and_take(request: &Request<'_>, found: &ForPop, results: ResultContext) -> Result<Took> {
-    let (Some(queue), Some(group)) = (&found.queue, &found.group) else {
-        return Ok(Took::default());
-    };
-    let moved = delayed::deliver_due(queue, found.next_timer, delayed::MOVED_BY_POP)?;
-    let mut took = take(request, queue, group, &found.discovery, results)?;
-    took.has_written |= moved > 0;
-    Ok(took)
-}
-
-/// What was taken.
-#[derive(Default)]
-struct Took {
-    deliveries: Vec<Delivery>,
-    /// The queue or the group has been changed since it was looked up.
-    is_outdated: bool,
-    /// The pop wrote something that other transactions may wait for, even if it takes no message.
-    has_written: bool,
-}
-
-/// Take what there is. A partition that was moved on between the snapshot and the lock is looked at
-/// again.
-fn take(
-    request: &Request<'_>,
-    queue: &Queue,
-    group: &Group,
-    discovery: &(i64, Discovery),
-    results: ResultContext,
-) -> Result<Took> {
-    let mut has_written = false;
-    for _ in 0..MOVED_ON_LIMIT {
-        let mut take = Taking::new(&request.wanted, queue, group, discovery, results);
-        let moved_on = ActiveSnapshot::new_snapshot(|under| take.run(under))?;
-        let is_outdated = take.is_outdated() && !take.took_any();
-        has_written |= take.has_written();
-        if take.took_any() || is_outdated || !moved_on {
-            return Ok(Took { deliveries: take.into_deliveries(), is_outdated, has_written });
-        }
-        pgrx::check_for_interrupts!();
-    }
-    Ok(Took { deliveries: Vec::new(), is_outdated: false, has_written })
-}
-
-/// What to register the group with, if it is time.
-fn prepared(
-    request: &Request<'_>,
-    newcomer: &mut Newcomer,
-    last: bool,
+/// What to register the group with, if there is something for it or the look is the last.
+fn registration_to_write(
+    request: &PopRequest<'_>,
+    pending: &mut PendingRegistration,
+    is_last: bool,
     found: &ForPop,
 ) -> Result<Option<Box<Registration>>> {
     let (queue, identity) = (found.queue.as_ref(), found.identity()?);
-    let registration = match std::mem::replace(newcomer, Newcomer::Settled) {
-        Newcomer::Unknown => {
+    let registration = match std::mem::replace(pending, PendingRegistration::NotNeeded) {
+        PendingRegistration::NotLooked => {
             Box::new(Registration::prepare(request.group, queue, request.mode, identity)?)
         }
-        Newcomer::Prepared(registration) => registration,
-        Newcomer::Settled => return Ok(None),
+        PendingRegistration::Prepared(registration) => registration,
+        PendingRegistration::NotNeeded => return Ok(None),
     };
-    if !last && !registration.has_news(queue, identity)? && !found.has_due_timer() {
-        *newcomer = Newcomer::Prepared(registration);
+    if !is_last && !registration.has_news(queue, identity)? && !found.has_due_timer() {
+        *pending = PendingRegistration::Prepared(registration);
         return Ok(None);
     }
     Ok(Some(registration))
 }
 
-/// How often one look is taken anew because somebody was faster.
-const MOVED_ON_LIMIT: usize = 8;
+/// Move messages that are due into the log, then pop. Where another transaction has moved a
+/// partition on between the pop's snapshot and its lock, and the pop has got nothing, it is
+/// repeated under a newer snapshot.
+fn move_due_and_pop(
+    request: &PopRequest<'_>,
+    found: &ForPop,
+    results: ResultContext,
+) -> Result<PopResult> {
+    let (Some(queue), Some(group)) = (&found.queue, &found.group) else {
+        return Ok(PopResult::default());
+    };
+    let moved = delayed::deliver_due(queue, found.next_timer, delayed::MOVED_BY_POP)?;
+    let mut has_written = moved > 0;
+    for _ in 0..MOST_SNAPSHOTS {
+        let result = pop_once(&request.limits, queue, group, &found.discovery, results)?;
+        has_written |= result.has_written;
+        if !result.deliveries.is_empty() || result.is_outdated || !result.has_moved_on {
+            return Ok(PopResult { has_written, ..result });
+        }
+        pgrx::check_for_interrupts!();
+    }
+    Ok(PopResult { has_written, ..PopResult::default() })
+}
+
+/// Snapshots that one look pops under, where other transactions are faster each time.
+const MOST_SNAPSHOTS: usize = 8;
