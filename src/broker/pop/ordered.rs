@@ -15,7 +15,9 @@ use super::run::{PartitionPop, PopRun};
 use super::search::PartitionResult;
 use crate::error::Result;
 use crate::pg::table::RowLocation;
-use crate::store::cursor::{self, Located};
+use crate::store::cursor;
+use crate::store::cursor_or_claim;
+use crate::store::located::Located;
 use crate::store::tally;
 
 /// How groups with order pop.
@@ -118,7 +120,7 @@ fn create_cursor(
     // transaction holds, and a sweep creates a missing cursor before it removes messages that the
     // group has not read.
     if !tally::is_as_seen(queue.id, under)? {
-        cursor::moved_on()?;
+        cursor_or_claim::moved_on()?;
         return Ok(ControlFlow::Break(PartitionResult::MovedOn));
     }
     Ok(ControlFlow::Continue(located))

@@ -19,8 +19,10 @@ use crate::error::Result;
 use crate::pg::random::random;
 use crate::pg::result_context::ResultContext;
 use crate::pg::table::RowLocation;
-use crate::store::cursor::{self, Located, LockAttempt, Notice};
+use crate::store::cursor_or_claim::{self, LockAttempt};
 use crate::store::lease_set::{self, Covered};
+use crate::store::located::Located;
+use crate::store::progress::{self, Notice};
 use crate::store::queue::DEAD_LETTER;
 use crate::store::segment::{Log, Stored};
 use crate::store::unit::Unit;
@@ -144,7 +146,7 @@ impl<'a> PopRun<'a> {
     pub fn check_current(&mut self) -> Result<bool> {
         self.is_outdated = !lookup::is_current(self.context.queue, self.context.group)?;
         if self.is_outdated {
-            cursor::moved_on()?;
+            cursor_or_claim::moved_on()?;
         }
         Ok(!self.is_outdated)
     }
@@ -156,7 +158,7 @@ impl<'a> PopRun<'a> {
         located: &Located,
         place: RowLocation,
     ) -> Result<ControlFlow<PartitionResult>> {
-        Ok(match cursor::try_lock(located, place, self.context.under)? {
+        Ok(match cursor_or_claim::try_lock(located, place, self.context.under)? {
             LockAttempt::Locked if self.check_current()? => ControlFlow::Continue(()),
             LockAttempt::Locked | LockAttempt::MovedOn => {
                 ControlFlow::Break(PartitionResult::MovedOn)
@@ -256,7 +258,7 @@ impl<'a> PopRun<'a> {
     fn write_state(&self, located: &Located, popped: &Popped) {
         let PopContext { queue, now, .. } = *self.context;
         let notice = Notice::of(located, &popped.cursor, queue.identity);
-        cursor::append(located, &popped.cursor, notice);
+        progress::append(located, &popped.cursor, notice);
         for (lease, trace) in &popped.ended {
             receipt::insert(located, *lease, trace, now);
         }

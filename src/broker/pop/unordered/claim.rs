@@ -22,7 +22,9 @@ use crate::pg::clock;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::table::RowLocation;
 use crate::store::claim;
-use crate::store::cursor::{self, Located};
+use crate::store::cursor;
+use crate::store::located::Located;
+use crate::store::progress;
 use crate::store::segment::Stored;
 
 /// Candidates whose claims are read once more before the insert, beyond those that are wanted.
@@ -217,7 +219,7 @@ fn loss_by_cursor<'s>(
 ) -> Result<impl Fn(&MessageId) -> bool + use<'s>> {
     let group = context.group;
     // A cursor that was replaced has no state. The id alone spares a look-up by partition.
-    let state = cursor_id.map(|id| cursor::state_of(id, latest)).transpose()?.flatten();
+    let state = cursor_id.map(|id| progress::state_of(id, latest)).transpose()?.flatten();
     let (cursor, is_other) = match state {
         Some(state) => (Some(state), false),
         None => {

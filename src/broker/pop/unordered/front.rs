@@ -13,8 +13,8 @@ use queen_engine::message::{MessageId, Span, Spans};
 use crate::pg::clock::Moment;
 use crate::pg::session_cache::SessionCache;
 use crate::pg::snapshot::ActiveSnapshot;
-use crate::store::cursor::Located;
 use crate::store::group::Group;
+use crate::store::located::Located;
 use crate::store::seen_snapshot::WritingTransaction;
 use crate::store::segment::Log;
 
