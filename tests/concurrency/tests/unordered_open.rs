@@ -6,11 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use queen_tests::unordered::{SOON, figures, pop_all, push, sweep};
 use queen_tests::{
-    Ack, Fails, Message, Push, Session, TestDb, at_once, complete, drain, eventually, expiry, n,
-    numbers, sorted,
+    Ack, Fails, Push, Session, TestDb, complete, drain, eventually, expiry, n, numbers, sorted,
 };
-
-const CROWD: usize = 64;
 
 /// A queue without order, with further options, and messages 1, 2, … in one push; the second session
 /// has popped before, and must be answered within half a second.
@@ -24,94 +21,6 @@ async fn prepared(options: &str, messages: i64) -> Result<(TestDb, Session, Sess
     other.run("SELECT * FROM queen_groups, queen_leases; SELECT queen_sweep(1000)").await?;
     other.be_prompt().await?;
     Ok((db, open, other))
-}
-
-/// 64 messages in one partition, pushed together or singly.
-async fn crowded(db: &TestDb, is_batch: bool) -> Result<Session> {
-    let session = db.session().await?;
-    session.run("SELECT queen_configure('q', ordering => 'none')").await?;
-    session.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
-    if is_batch {
-        push(&session, "Default", 1, CROWD as i64).await?;
-    } else {
-        for number in 1..=CROWD as i64 {
-            Push::new("q", n(number)).run(&session).await?;
-        }
-    }
-    let segments = session.count("SELECT count(*) FROM queen_mq.segment").await?;
-    // A segment holds 28 messages.
-    assert_eq!(segments, if is_batch { 3 } else { CROWD as i64 });
-    Ok(session)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sixty_four_open_pops_get_different_messages_of_one_partition() -> Result<()> {
-    for is_batch in [true, false] {
-        let db = TestDb::alone().await?;
-        let watcher = crowded(&db, is_batch).await?;
-        let consumers = db.crowd(CROWD).await?;
-        let mut held = Vec::new();
-        for consumer in &consumers {
-            // Whoever waited for another one would wait for ever.
-            consumer.run("SET statement_timeout = '3 s'; BEGIN").await?;
-            held.push(pop_all().batch(1).one(consumer).await?);
-        }
-        assert_eq!(sorted(&held), (1..=CROWD as i64).collect::<Vec<_>>());
-        assert!(held.iter().all(|one| one.delivery_attempt == 1));
-        watcher.be_prompt().await?;
-        assert_eq!(pop_all().run(&watcher).await?, []);
-        assert_eq!(figures(&watcher).await?, (64, 0, 0));
-        for consumer in &consumers {
-            consumer.run("COMMIT").await?;
-        }
-        assert_eq!(figures(&watcher).await?, (64, 64, 0));
-        let sql = "SELECT count(DISTINCT lease_id) FROM queen_leases WHERE messages = 1";
-        assert_eq!(watcher.count(sql).await?, 64);
-        for (consumer, message) in consumers.iter().zip(held).rev() {
-            complete(consumer, &[message]).await?;
-        }
-        assert_eq!(figures(&watcher).await?, (0, 0, 0));
-        assert_eq!(pop_all().run(&watcher).await?, []);
-        sweep(&watcher).await?;
-        assert_eq!(pop_all().run(&watcher).await?, []);
-    }
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sixty_four_pops_at_once_share_them_too() -> Result<()> {
-    for is_batch in [true, false] {
-        let db = TestDb::alone().await?;
-        let watcher = crowded(&db, is_batch).await?;
-        let results = at_once(db.crowd(CROWD).await?, |_, session| async move {
-            session.run("SET statement_timeout = '5 s'; BEGIN").await?;
-            let began = Instant::now();
-            let message = loop {
-                if let Some(message) = pop_all().batch(1).run(&session).await?.pop() {
-                    break message;
-                }
-                ensure!(began.elapsed() < SOON, "there is one for each");
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            };
-            // The others have theirs, or get it, while this is open.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            session.run("COMMIT").await?;
-            Ok((message, session))
-        })
-        .await?;
-        let mut held = Vec::new();
-        for one in results {
-            held.push(one?);
-        }
-        let messages: Vec<Message> = held.iter().map(|one| one.0.clone()).collect();
-        assert_eq!(sorted(&messages), (1..=CROWD as i64).collect::<Vec<_>>());
-        assert_eq!(figures(&watcher).await?, (64, 64, 0));
-        for (message, session) in held {
-            complete(&session, &[message]).await?;
-        }
-        assert_eq!(figures(&watcher).await?, (0, 0, 0));
-    }
-    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
