@@ -3,36 +3,40 @@
 use anyhow::{Context, Result, ensure};
 use queen_tests::{Ack, Fails, Pop, Push, PushBatch, TestDb, n, numbers};
 
+/// All tables whose rows a call reads or writes.
+const TABLES: [&str; 15] = [
+    "queue",
+    "segment",
+    "admission",
+    "consumer_group",
+    "cursor",
+    "claim",
+    "progress",
+    "discovery",
+    "tally",
+    "timer",
+    "marker",
+    "receipt",
+    "lease_set",
+    "dead_letter",
+    "replay",
+];
+
+/// Each is made to all of them, one after the other.
+const ALTERATIONS: [&str; 4] = [
+    "ADD COLUMN x int",
+    "DROP COLUMN x, ADD COLUMN y text DEFAULT 'as said', ADD COLUMN z int DEFAULT 3 NOT NULL",
+    "ADD COLUMN g text GENERATED ALWAYS AS (y || '!') STORED, ADD CHECK (z = 3)",
+    "DROP COLUMN y CASCADE, DROP COLUMN z",
+];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn columns_may_be_added_and_dropped_again() -> Result<()> {
-    let tables = [
-        "queue",
-        "segment",
-        "admission",
-        "consumer_group",
-        "cursor",
-        "claim",
-        "progress",
-        "discovery",
-        "tally",
-        "timer",
-        "marker",
-        "receipt",
-        "lease_set",
-        "dead_letter",
-        "replay",
-    ];
-    let alterations = [
-        "ADD COLUMN x int",
-        "DROP COLUMN x, ADD COLUMN y text DEFAULT 'as said', ADD COLUMN z int DEFAULT 3 NOT NULL",
-        "ADD COLUMN g text GENERATED ALWAYS AS (y || '!') STORED, ADD CHECK (z = 3)",
-        "DROP COLUMN y CASCADE, DROP COLUMN z",
-    ];
     let db = TestDb::fresh().await?;
     let [session, old] = db.sessions().await?;
     session.run("SELECT queen_configure('u', ordering => 'none')").await?;
-    for (round, alteration) in alterations.into_iter().enumerate() {
-        for table in tables {
+    for (round, alteration) in ALTERATIONS.into_iter().enumerate() {
+        for table in TABLES {
             session.run(&format!("ALTER TABLE queen_mq.{table} {alteration}")).await?;
         }
         for session in [&session, &old] {

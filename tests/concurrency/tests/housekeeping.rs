@@ -8,19 +8,102 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use queen_tests::{
-    Ack, Fails, Pop, Push, PushBatch, TestDb, at_once, complete, drain, eventually, figures_of, n,
-    numbers,
+    Ack, Fails, Pop, Push, PushBatch, Session, TestDb, at_once, complete, drain, eventually,
+    figures_of, n, numbers,
 };
 use tokio::task::JoinSet;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Producers in transactions that overlap, roll back and come late; consumers that ack, fail and
-/// roll back; and, all the while, sweeps that delete at once what is settled.
+const PRODUCERS: i64 = 4;
+const PER_PRODUCER: i64 = 300;
+
+/// Push in transactions that overlap, come late and roll back; the numbers that were committed.
+async fn produce(session: Session, producer: i64, pushed: Arc<AtomicI64>) -> Result<Vec<i64>> {
+    let mut own = Vec::new();
+    for round in 0..PER_PRODUCER {
+        let number = producer * PER_PRODUCER + round;
+        session.run("BEGIN").await?;
+        let partition = format!("p{}", number % 7);
+        Push::new("q", n(number)).partition(partition).run(&session).await?;
+        if number % 10 == 3 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        if number % 5 == 4 {
+            session.run("ROLLBACK").await?;
+        } else {
+            session.run("COMMIT").await?;
+            pushed.fetch_add(1, Ordering::SeqCst);
+            own.push(number);
+        }
+    }
+    Ok(own)
+}
+
+/// Pop, and ack, fail or roll back; the numbers whose completion was committed.
+async fn consume(
+    session: Session,
+    group: &str,
+    consumer: i32,
+    is_over: Arc<AtomicBool>,
+) -> Result<Vec<i64>> {
+    let mut completed = Vec::new();
+    let pop = Pop::new("q").group(group).batch(3).partitions(2);
+    for round in consumer.. {
+        if is_over.load(Ordering::SeqCst) {
+            break;
+        }
+        session.run("BEGIN").await?;
+        let came = pop.run(&session).await?;
+        let Some(first) = came.first() else {
+            session.run("COMMIT").await?;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            continue;
+        };
+        let lease = first.lease()?;
+        match round % 6 {
+            0 => session.run("ROLLBACK").await?,
+            1 => {
+                Ack::all(lease).failed("no").run(&session).await?;
+                session.run("COMMIT").await?;
+            }
+            _ => {
+                complete(&session, &came).await?;
+                session.run("COMMIT").await?;
+                completed.extend(numbers(&came));
+            }
+        }
+    }
+    Ok(completed)
+}
+
+/// How many messages the sweeps of this session deleted.
+async fn sweep(session: Session, is_over: Arc<AtomicBool>) -> Result<i64> {
+    let mut removed = 0;
+    while !is_over.load(Ordering::SeqCst) {
+        let sql = "SELECT removed FROM queen_sweep() WHERE task = 'messages'";
+        removed += session.row(sql, &[]).await?.get::<_, i64>(0);
+    }
+    Ok(removed)
+}
+
+/// Wait until both groups have completed everything, and the log is empty.
+async fn settled_and_deleted(watcher: &Session) -> Result<()> {
+    eventually("end of the work", DEADLINE, async || {
+        let left = (figures_of(watcher, "q", "g").await?, figures_of(watcher, "q", "h").await?);
+        Ok((left == ((0, 0, 0), (0, 0, 0))).then_some(()))
+    })
+    .await?;
+    eventually("empty log", DEADLINE, async || {
+        let left = watcher.count("SELECT count(*) FROM queen_messages").await?;
+        Ok((left == 0).then_some(()))
+    })
+    .await
+}
+
+/// While producers and consumers work, sweeps delete at once what is settled.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_settled_is_deleted_while_everybody_works_and_nothing_else() -> Result<()> {
-    const PRODUCERS: i64 = 4;
-    const PER_PRODUCER: i64 = 300;
+async fn what_is_settled_is_deleted_while_all_work_and_nothing_else() -> Result<()> {
     let db = TestDb::fresh().await?;
     let watcher = db.session().await?;
     watcher
@@ -33,73 +116,18 @@ async fn what_is_settled_is_deleted_while_everybody_works_and_nothing_else() -> 
     let pushed = Arc::new(AtomicI64::new(0));
     let mut workers: JoinSet<Result<Vec<i64>>> = JoinSet::new();
     for producer in 0..PRODUCERS {
-        let (session, pushed) = (db.session().await?, pushed.clone());
-        workers.spawn(async move {
-            let mut own = Vec::new();
-            for round in 0..PER_PRODUCER {
-                let number = producer * PER_PRODUCER + round;
-                session.run("BEGIN").await?;
-                let partition = format!("p{}", number % 7);
-                Push::new("q", n(number)).partition(partition).run(&session).await?;
-                if number % 10 == 3 {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-                if number % 5 == 4 {
-                    session.run("ROLLBACK").await?;
-                } else {
-                    session.run("COMMIT").await?;
-                    pushed.fetch_add(1, Ordering::SeqCst);
-                    own.push(number);
-                }
-            }
-            Ok(own)
-        });
+        workers.spawn(produce(db.session().await?, producer, pushed.clone()));
     }
     let mut consumers: JoinSet<Result<(String, Vec<i64>)>> = JoinSet::new();
     for (group, consumer) in [("g", 0), ("g", 1), ("h", 2), ("h", 3)] {
         let (session, is_over) = (db.session().await?, is_over.clone());
         consumers.spawn(async move {
-            let mut completed = Vec::new();
-            let pop = Pop::new("q").group(group).batch(3).partitions(2);
-            for round in consumer.. {
-                if is_over.load(Ordering::SeqCst) {
-                    break;
-                }
-                session.run("BEGIN").await?;
-                let came = pop.run(&session).await?;
-                let Some(first) = came.first() else {
-                    session.run("COMMIT").await?;
-                    tokio::time::sleep(Duration::from_millis(2)).await;
-                    continue;
-                };
-                let lease = first.lease()?;
-                match round % 6 {
-                    0 => session.run("ROLLBACK").await?,
-                    1 => {
-                        Ack::all(lease).failed("no").run(&session).await?;
-                        session.run("COMMIT").await?;
-                    }
-                    _ => {
-                        complete(&session, &came).await?;
-                        session.run("COMMIT").await?;
-                        completed.extend(numbers(&came));
-                    }
-                }
-            }
-            Ok((group.to_owned(), completed))
+            Ok((group.to_owned(), consume(session, group, consumer, is_over).await?))
         });
     }
     let mut sweepers: JoinSet<Result<i64>> = JoinSet::new();
     for _ in 0..2 {
-        let (session, is_over) = (db.session().await?, is_over.clone());
-        sweepers.spawn(async move {
-            let mut removed = 0;
-            while !is_over.load(Ordering::SeqCst) {
-                let sql = "SELECT removed FROM queen_sweep() WHERE task = 'messages'";
-                removed += session.row(sql, &[]).await?.get::<_, i64>(0);
-            }
-            Ok(removed)
-        });
+        sweepers.spawn(sweep(db.session().await?, is_over.clone()));
     }
 
     let mut expected = Vec::new();
@@ -107,16 +135,7 @@ async fn what_is_settled_is_deleted_while_everybody_works_and_nothing_else() -> 
         expected.extend(own??);
     }
     expected.sort_unstable();
-    eventually("end of the work", DEADLINE, async || {
-        let left = (figures_of(&watcher, "q", "g").await?, figures_of(&watcher, "q", "h").await?);
-        Ok((left == ((0, 0, 0), (0, 0, 0))).then_some(()))
-    })
-    .await?;
-    eventually("empty log", DEADLINE, async || {
-        let left = watcher.count("SELECT count(*) FROM queen_messages").await?;
-        Ok((left == 0).then_some(()))
-    })
-    .await?;
+    settled_and_deleted(&watcher).await?;
     is_over.store(true, Ordering::SeqCst);
     let mut completed: HashMap<String, Vec<i64>> = HashMap::new();
     while let Some(one) = consumers.join_next().await {

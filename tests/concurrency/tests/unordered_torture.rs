@@ -2,6 +2,7 @@
 //! completed exactly once.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -64,6 +65,27 @@ struct Seen {
     refused: u64,
     conflicts: u64,
     undone: u64,
+}
+
+impl Seen {
+    fn add(&mut self, other: Self) {
+        self.delivered.extend(other.delivered);
+        self.completed.extend(other.completed);
+        self.refused += other.refused;
+        self.conflicts += other.conflicts;
+        self.undone += other.undone;
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { delivered, refused, conflicts, undone, .. } = self;
+        let deliveries = delivered.len();
+        write!(
+            f,
+            "{deliveries} deliveries, {refused} late acks, {conflicts} conflicts, {undone} rollbacks"
+        )
+    }
 }
 
 struct Consumer {
@@ -217,17 +239,44 @@ impl Consumer {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_committed_message_is_completed_exactly_once() -> Result<()> {
-    let db = TestDb::alone().await?;
-    let watcher = db.session().await?;
-    watcher
+/// A queue without order, whose failed messages come back soon, and a group that gets everything.
+async fn prepare(session: &Session) -> Result<()> {
+    session
         .run(
             "SELECT queen_configure('q', ordering => 'none', retry_limit => 100000,
                                     retry_delay => '3 ms')",
         )
         .await?;
-    watcher.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
+    Ok(session.run("SELECT queen_subscribe('q', 'g', 'all')").await?)
+}
+
+async fn keep_sweeping(session: Session, began: Instant, is_over: Arc<AtomicBool>) -> Result<()> {
+    while !is_over.load(Ordering::SeqCst) && began.elapsed() < DEADLINE {
+        session.run("SELECT queen_sweep(1000)").await?;
+        sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+/// Each delivery that was committed counted, and no other one.
+fn check_attempts(delivered: Vec<(i64, i32)>) -> Result<()> {
+    let mut attempts: BTreeMap<i64, Vec<i32>> = BTreeMap::new();
+    for (number, attempt) in delivered {
+        attempts.entry(number).or_default().push(attempt);
+    }
+    for (number, mut attempts) in attempts {
+        attempts.sort_unstable();
+        let counted = (1..).zip(&attempts).all(|(wanted, attempt)| wanted == *attempt);
+        ensure!(counted, "message {number} was delivered as {attempts:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_committed_message_is_completed_exactly_once() -> Result<()> {
+    let db = TestDb::alone().await?;
+    let watcher = db.session().await?;
+    prepare(&watcher).await?;
     let began = Instant::now();
     let is_over = Arc::new(AtomicBool::new(false));
     let mut producers: JoinSet<Result<Vec<i64>>> = JoinSet::new();
@@ -250,16 +299,7 @@ async fn every_committed_message_is_completed_exactly_once() -> Result<()> {
             Ok(consumer.seen)
         });
     }
-    let sweeper = {
-        let (session, is_over) = (db.session().await?, is_over.clone());
-        tokio::spawn(async move {
-            while !is_over.load(Ordering::SeqCst) && began.elapsed() < DEADLINE {
-                session.run("SELECT queen_sweep(1000)").await?;
-                sleep(Duration::from_millis(20)).await;
-            }
-            anyhow::Ok(())
-        })
-    };
+    let sweeper = tokio::spawn(keep_sweeping(db.session().await?, began, is_over.clone()));
 
     let mut expected = Vec::new();
     while let Some(committed) = producers.join_next().await {
@@ -276,22 +316,9 @@ async fn every_committed_message_is_completed_exactly_once() -> Result<()> {
     sweeper.await??;
     let mut all = Seen::default();
     while let Some(seen) = consumers.join_next().await {
-        let seen = seen??;
-        all.delivered.extend(seen.delivered);
-        all.completed.extend(seen.completed);
-        all.refused += seen.refused;
-        all.conflicts += seen.conflicts;
-        all.undone += seen.undone;
+        all.add(seen??);
     }
-    println!(
-        "{} messages, {} deliveries, {} late acks, {} conflicts, {} rollbacks in {:?}",
-        expected.len(),
-        all.delivered.len(),
-        all.refused,
-        all.conflicts,
-        all.undone,
-        began.elapsed()
-    );
+    println!("{} messages in {:?}: {all}", expected.len(), began.elapsed());
     expected.sort_unstable();
     all.completed.sort_unstable();
     let twice: Vec<_> = all.completed.windows(2).filter(|two| two[0] == two[1]).collect();
@@ -301,16 +328,7 @@ async fn every_committed_message_is_completed_exactly_once() -> Result<()> {
         expected.iter().filter(|one| all.completed.binary_search(one).is_err()).collect();
     ensure!(missing.is_empty(), "never completed, and not pending: {missing:?}");
     assert_eq!(all.completed, expected);
-    // Each delivery that was committed counted, and no other one.
-    let mut attempts: BTreeMap<i64, Vec<i32>> = BTreeMap::new();
-    for (number, attempt) in all.delivered {
-        attempts.entry(number).or_default().push(attempt);
-    }
-    for (number, mut attempts) in attempts {
-        attempts.sort_unstable();
-        let counted = (1..).zip(&attempts).all(|(wanted, attempt)| wanted == *attempt);
-        ensure!(counted, "message {number} was delivered as {attempts:?}");
-    }
+    check_attempts(all.delivered)?;
     assert!(all.refused > 0 && all.undone > 0, "too little happened");
     assert_eq!(pop().batch(100).run(&watcher).await?, []);
     swept_claims(&watcher).await?;

@@ -9,7 +9,7 @@ use anyhow::Result;
 use rand::RngExt;
 use tokio_postgres::Error;
 
-use super::history::{Completion, Delivery, GroupId, TxId, Uid};
+use super::history::{Completion, Delivery, GroupId, Stamp, TxId, Uid};
 use super::lease::{Held, Lease, State};
 use super::worker::{QUEUES, Worker, stream_name, stream_of};
 use crate::expect::sqlstate;
@@ -27,6 +27,19 @@ pub enum Manners {
     /// Takes what is there without a lease, and looks again at once: always at the end of the
     /// log, where transactions overlap.
     Eager,
+}
+
+/// A call of queen_pop, before it is made.
+struct Request {
+    pop: Pop,
+    /// The number of its queue in [`QUEUES`].
+    which: usize,
+    batch: i32,
+    partitions: i32,
+    /// The lease is meant to run out.
+    brief: bool,
+    lease_ms: i64,
+    waits: bool,
 }
 
 pub struct Consumer {
@@ -227,6 +240,19 @@ impl Consumer {
 
     /// One call of queen_pop, recorded.
     async fn pop(&mut self, tx: TxId) -> Result<Option<Lease>, Error> {
+        let request = self.request();
+        let began = self.worker.tick();
+        let rows = request.pop.run(&self.worker.session).await?;
+        let returned = self.worker.answered();
+        self.empty = if rows.is_empty() { self.empty } else { Default::default() };
+        self.empty[request.which] = rows.is_empty();
+        self.look_at(&request, &rows);
+        let lease = self.record(tx, &request, (began, returned), &rows);
+        Ok(lease.filter(|_| self.manners != Manners::Eager))
+    }
+
+    /// What the next call asks for.
+    fn request(&mut self) -> Request {
         let gentle = self.gentle();
         let which = usize::from(self.worker.chance(0.3));
         let queue = QUEUES[which];
@@ -248,8 +274,7 @@ impl Consumer {
         if let Some(name) = &self.name {
             pop = pop.group(name);
         }
-        let eager = self.manners == Manners::Eager;
-        if eager {
+        if self.manners == Manners::Eager {
             pop = pop.auto_ack();
         }
         if !gentle && self.worker.chance(0.15) {
@@ -262,21 +287,28 @@ impl Consumer {
         if waits {
             pop = pop.wait("50 milliseconds");
         }
-        let began = self.worker.tick();
-        let rows = pop.run(&self.worker.session).await?;
-        let returned = self.worker.answered();
-        self.empty = if rows.is_empty() { self.empty } else { Default::default() };
-        self.empty[which] = rows.is_empty();
-        self.look_at(&pop, batch, partitions, &rows);
-        let Some(first) = rows.first() else { return Ok(None) };
+        Request { pop, which, batch, partitions, brief, lease_ms, waits }
+    }
+
+    /// The rows of a call, in the log, and the lease over them.
+    fn record(
+        &mut self,
+        tx: TxId,
+        request: &Request,
+        (began, returned): (Stamp, Stamp),
+        rows: &[Message],
+    ) -> Option<Lease> {
+        let eager = self.manners == Manners::Eager;
+        let first = rows.first()?;
         let id = first.lease_id.unwrap_or_default();
         let expires = first.lease_expires_at.unwrap_or_default();
+        let brief = request.brief;
         let call = self.worker.shared.pop_id();
         let mut lease = Lease { id, expires, brief, messages: Vec::with_capacity(rows.len()) };
         for (at, row) in rows.iter().enumerate() {
             let (Some(uid), Some(stream)) = (uid_of(row), stream_of(&row.queue, &row.partition))
             else {
-                self.worker.anomalies.push(format!("nobody pushed {row:?}"));
+                self.worker.anomalies.push(format!("no producer pushed {row:?}"));
                 continue;
             };
             let expires = expires.timestamp_micros();
@@ -292,7 +324,7 @@ impl Consumer {
                 began,
                 returned,
                 lease: id,
-                clock: (!waits && !eager).then_some(expires - lease_ms * 1000),
+                clock: (!request.waits && !eager).then_some(expires - request.lease_ms * 1000),
                 expires,
                 undone: None,
             });
@@ -312,17 +344,18 @@ impl Consumer {
             });
         }
         self.worker.count("messages delivered", rows.len() as u64);
-        Ok((!eager).then_some(lease))
+        Some(lease)
     }
 
     /// What must hold of the rows of a pop by themselves.
-    fn look_at(&mut self, pop: &Pop, batch: i32, partitions: i32, rows: &[Message]) {
+    fn look_at(&mut self, request: &Request, rows: &[Message]) {
+        let Request { pop, batch, partitions, .. } = request;
         let eager = self.manners == Manners::Eager;
         let streams: BTreeSet<_> = rows.iter().map(|row| (&row.queue, &row.partition)).collect();
         let leases: BTreeSet<_> = rows.iter().map(|row| row.lease_id).collect();
         let ends: BTreeSet<_> = rows.iter().map(|row| row.lease_expires_at).collect();
-        let right = rows.len() <= batch as usize
-            && streams.len() <= partitions as usize
+        let right = rows.len() <= *batch as usize
+            && streams.len() <= *partitions as usize
             && (rows.is_empty() || leases.len() == 1 && leases.contains(&None) == eager)
             && (rows.is_empty() || ends.len() == 1 && ends.contains(&None) == eager)
             && rows.iter().all(|row| row.consumer_group == self.name)
