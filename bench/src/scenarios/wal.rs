@@ -1,4 +1,4 @@
-//! Scenario 11: what a message costs in WAL.
+//! Scenario 11: how much WAL a message costs.
 
 use anyhow::{Result, ensure};
 

@@ -1,5 +1,5 @@
-//! The cursor against a world that remembers everything: transactions that overlap, commit late
-//! and roll back, pops that stop anywhere, leases that run out, every kind of settlement.
+//! Tests the cursor against a model that remembers everything: transactions overlap, commit late
+//! and roll back, pops stop anywhere, leases run out, and messages are settled in every way.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic)]
 

@@ -1,5 +1,5 @@
-//! Odd databases: other encodings, standbys, defaults that forbid to write, a library that is not
-//! the one that the SQL was written for. Each gives the caller a plain error, or works.
+//! Unusual databases: other encodings, standbys, defaults that forbid writes, and a library of
+//! another version than the SQL. Each call works or gets a plain error.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use queen_tests::containment::{CALLS, SETTINGS, Stage, statement};
 use queen_tests::{Fails, Session, TestDb, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
-/// A worker in every database, that comes often.
+/// A background worker in every database, with a short interval.
 const SERVE_ALL: &str = "queen_mq.databases = ''\nqueen_mq.sweep_interval = '100ms'";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -37,7 +37,7 @@ async fn an_encoding_other_than_utf8_is_refused() -> Result<()> {
             session.count("SELECT count(*) FROM pg_namespace WHERE nspname = 'queen_mq'").await?,
             0
         );
-        // The library that finds itself in such a database does as little.
+        // In such a database a function of the library is refused, too.
         session
             .run(
                 "CREATE FUNCTION items(items jsonb) RETURNS TABLE (ordinal int, message_id bigint, transaction_id text, \
@@ -63,7 +63,7 @@ async fn a_hot_standby_reads_and_refuses_at_once_to_write() -> Result<()> {
     let prepared = stage.admin.query_one("SELECT pg_current_wal_lsn()::text", &[]).await?;
     let prepared: String = prepared.get(0);
     let mut wrong = Vec::new();
-    // As a superuser, and as a role with no rights but those on the functions.
+    // A superuser, and a role that has only rights on the functions.
     for role in ["app", "postgres"] {
         config.user(role);
         let mut there = Session::open(&config).await?;
@@ -95,7 +95,7 @@ async fn a_hot_standby_reads_and_refuses_at_once_to_write() -> Result<()> {
     Ok(())
 }
 
-/// What a database can be made to say to every session that comes.
+/// Settings that a database can give to every new session.
 const ODD: [&str; 10] = [
     "default_transaction_read_only = on",
     "default_transaction_isolation = 'serializable'",
@@ -105,7 +105,7 @@ const ODD: [&str; 10] = [
     "row_security = off",
     "search_path = 'nowhere'",
     "session_replication_role = 'replica'",
-    "role = 'nobody_in_particular'",
+    "role = 'plain_role'",
     "enable_indexscan = off",
 ];
 
@@ -114,10 +114,10 @@ async fn the_worker_works_beside_any_default_of_its_database() -> Result<()> {
     let cluster = Cluster::start_with(&format!("{SETTINGS}\n{SERVE_ALL}"))?;
     let db = TestDb::create(&cluster.config()).await?;
     let [session, admin] = db.sessions().await?;
-    admin.run("CREATE ROLE nobody_in_particular").await?;
+    admin.run("CREATE ROLE plain_role").await?;
     for (number, odd) in ODD.iter().enumerate() {
         admin.run(&format!("ALTER DATABASE {} SET {odd}", db.name())).await?;
-        // As one that is started now has it.
+        // End the worker: the next one starts with the setting.
         admin
             .run(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
@@ -178,8 +178,8 @@ async fn a_worker_that_is_ended_in_its_sleep_leaves_its_place_to_the_next() -> R
     Ok(())
 }
 
-/// For every function of the extension that is written in C: those with fewer, more, and other
-/// arguments and results that a different version of the SQL may declare.
+/// For every C function of the extension, declarations with fewer, more or other arguments and
+/// results, as another version of the SQL may have them.
 const IMPOSTORS: &str = r"
 DO $do$
 DECLARE f record; body text; result text; args text; i int := 0;

@@ -1,15 +1,15 @@
-//! A server without memory: a call that needs more than there is ends with an ERROR and leaves
-//! nothing behind. Other sessions notice nothing.
+//! A server without memory: a call that needs more memory than there is raises an ERROR and leaves
+//! nothing behind. Other sessions are not affected.
 
 use anyhow::{Context, Result, ensure};
 use queen_tests::memory::{MIB, allow, allow_all, figure};
 use queen_tests::{Fails, Session, TestDb};
 use tokio_postgres::Error;
 
-/// Messages pushed by the calls below that succeeded must be there, and no others.
+/// Counts the messages of the calls below that succeeded; there must be no others.
 const PUSHED: &str = "SELECT count(*) FROM queen_messages WHERE queue = 'pushed'";
 
-/// Each gives one number; the number of messages it has pushed to the queue `pushed`, if any.
+/// Each call returns one number: how many messages it pushed to the queue `pushed`.
 const CALLS: &[&str] = &[
     "SELECT count(*) FROM queen_push_batch('pushed', ARRAY(SELECT to_jsonb(i) FROM generate_series(1, 30000) i),
          transaction_ids => ARRAY(SELECT 'a' || gen_random_uuid() FROM generate_series(1, 30000)))",
@@ -25,7 +25,7 @@ const CALLS: &[&str] = &[
          repeat('z', 8000000), 1)) FROM generate_series(1, 2) i))",
 ];
 
-/// Calls that push nothing; each gives one number.
+/// Calls that push nothing. Each returns one number.
 const OTHERS: &[&str] = &[
     "SELECT queen_ack('00000000-0000-7000-8000-000000000000', message_ids => ARRAY(SELECT generate_series(1, 100000)::bigint),
          status => 'failed', error => repeat('x', 5000000)) IS NULL",
@@ -55,7 +55,7 @@ const OTHERS: &[&str] = &[
 
 const UNKNOWN_LEASE: &str = "QN003";
 
-/// What the call gave; None if it was refused as it may be.
+/// What the call returned. None if it was refused as it may be.
 fn outcome(call: &str, result: Result<i64, Error>) -> Result<Option<i64>> {
     let error = match result {
         Ok(number) => return Ok(Some(number)),
@@ -68,7 +68,8 @@ fn outcome(call: &str, result: Result<i64, Error>) -> Result<Option<i64>> {
     Ok(None)
 }
 
-/// One number, by the simple protocol: nothing is prepared or remembered from one call to the next.
+/// Runs a call that returns one number, with the simple protocol: nothing is prepared or kept from
+/// one call to the next.
 async fn number(session: &Session, call: &str) -> Result<i64, Error> {
     use tokio_postgres::SimpleQueryMessage::Row;
     let answer = session.simple_query(call).await?;
@@ -100,7 +101,7 @@ async fn a_call_without_memory_is_an_error_of_its_own_and_leaves_nothing() -> Re
     let began = observer.count(started).await?;
     fill(&observer).await?;
     let mut pushed = 1;
-    // Some end in PostgreSQL's own hands, some in Rust's, some on the way between.
+    // Some calls fail inside PostgreSQL, some in Rust, some between the two.
     for more in [1, 4, 14, 64, 256] {
         let session = db.session().await?;
         for (call, pushes) in
@@ -111,7 +112,7 @@ async fn a_call_without_memory_is_an_error_of_its_own_and_leaves_nothing() -> Re
             let result = number(&session, call).await;
             allow_all(&session)?;
             let given = outcome(call, result).with_context(|| format!("{more} MiB more"))?;
-            // The session is as good as before; and other calls find what there was.
+            // The session works as before, and other calls find what is stored.
             if given.is_none() {
                 session.run("ROLLBACK TO before").await?;
             }
@@ -186,7 +187,7 @@ async fn a_lease_of_large_messages_is_settled_by_their_names_without_their_paylo
         .await?;
     let pop = "SELECT DISTINCT lease_id::text FROM queen_pop('big', 'b', batch => 20, subscription_mode => 'all')";
     let lease: String = consumer.query_one(pop, &[]).await?.get(0);
-    // In a session that has had nothing large in its hands yet.
+    // This session has not handled anything large yet.
     other.count("SELECT count(*) FROM queen_groups").await?;
     let before = figure(&other, "VmHWM")?;
     let ack = format!(
@@ -220,7 +221,8 @@ async fn popped_messages_are_whole_whatever_becomes_of_the_log_meanwhile() -> Re
                  FETCH 1 FROM held",
             )
             .await?;
-        // It does not wait for the pop's rows, which have all been made; it may wait for the pop.
+        // The deletion does not wait until the pop's rows have been read: all of them have been
+        // made. It may wait for the pop's transaction.
         session.run("SAVEPOINT s").await?;
         session.run("SELECT queen_purge('q')").await?;
         let rest = session.query("FETCH ALL FROM held", &[]).await?;

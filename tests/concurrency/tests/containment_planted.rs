@@ -1,5 +1,5 @@
-//! What hangs on the tables runs with the rights of the role that put it there, and what it sets is
-//! put back with the rest.
+//! Whatever was attached to the tables runs with the rights of the role that attached it. The
+//! settings it changes are put back with the rest.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use queen_tests::{Fails, Session};
 
 const PUSH: &str = "SELECT public.queen_push('q', '1')";
 
-/// Whoever the role is, it is not to become one that may do everything.
+/// Check that the role has not become a superuser.
 async fn is_no_superuser(town: &Town, role: &str) -> Result<()> {
     let sql = format!("SELECT count(*) FROM pg_roles WHERE rolname = '{role}' AND rolsuper");
     ensure!(town.admin.count(&sql).await? == 0, "{role} has become a superuser");
     Ok(())
 }
 
-/// The extension is a superuser's, who can be told from the one of the cluster's creation.
+/// The extension belongs to a superuser other than the one that made the cluster.
 async fn boss(town: &Town) -> Result<Session> {
     town.admin.run("CREATE ROLE boss LOGIN SUPERUSER").await?;
     let boss = town.role("boss").await?;
@@ -27,7 +27,7 @@ async fn boss(town: &Town) -> Result<Session> {
     Ok(boss)
 }
 
-/// A trigger that makes its planter a superuser, if it is run by one.
+/// A trigger that makes its planter a superuser when a superuser runs it.
 async fn plant_trigger(planter: &Session, role: &str, table: &str) -> Result<()> {
     let sql = format!(
         "CREATE FUNCTION public.seize() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

@@ -1,5 +1,5 @@
-//! The cost of a call depends on what it does, not on what PostgreSQL knows of the tables: nothing
-//! after a restore or within the transaction that loads them, outdated statistics without ANALYZE.
+//! The cost of a call depends on what it does, not on PostgreSQL's statistics. There are none after
+//! a restore or in the transaction that loads rows, and they are outdated without ANALYZE.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,13 +8,12 @@ use anyhow::{Context, Result, ensure};
 use queen_tests::{Session, TestDb};
 use serde_json::Value;
 
-/// Rows in each large table, and pages of the smallest of them: a call that reads it whole is found
-/// out.
+/// The rows of each large table, which is also less than the pages of the smallest one: a call that
+/// reads a whole table is noticed.
 const MANY: i64 = 60_000;
 const A_WHOLE_TABLE: i64 = 300;
 
-/// What there is to work with: of each kind a little, with the states that bulk rows are copied
-/// from.
+/// A few rows of each kind, with the states that the bulk rows are copied from.
 const LITTLE: &str = "
     SELECT queen_configure('q', on_exhausted => 'dead_letter', retry_limit => 0);
     SELECT queen_configure('u', ordering => 'none');
@@ -30,9 +29,8 @@ const LITTLE: &str = "
     SELECT queen_schedule('q', 'timer', '{}', delay => '1 day');
     SELECT queen_kv_put('n', 'key', '1', forever => true);";
 
-/// Rows by the thousand where a look-up has to pass them by: of the queue, the partition, the
-/// group, the cursor or the namespace that the calls are about. They have been dealt with, or are
-/// not due.
+/// Thousands of rows that a look-up has to step past: of the queue, the partition, the group, the
+/// cursor or the namespace of the call. They are settled, or not due.
 const BULK: &str = "
     CREATE TEMP TABLE it ON COMMIT DROP AS
         SELECT q.id AS q, u.id AS u, g.id AS g, h.id AS h, c.id AS c, q.installation
@@ -81,10 +79,10 @@ const BULK: &str = "
         SELECT 'n', 'bulk ' || i, '1', nextval('queen_mq.marker_version'), now() + '1 day', now(), now()
         FROM generate_series(1, $MANY) AS i;";
 
-/// A call, what has to be done in the transaction before it, and what it is called here.
+/// The name of a case, the statements before the call in its transaction, and the call.
 struct Case(&'static str, &'static str, &'static str);
 
-/// Public functions, some of them in several ways: all but those that look at everything, which are
+/// Public functions, some of them called in several ways. Left out are those that read everything:
 /// the views, the metrics and the sweep.
 const CASES: &[Case] = &[
     Case("configure", "", "queen_configure('q', retry_limit => 0)"),
@@ -178,7 +176,7 @@ const ACKED: &str =
     "CREATE TEMP TABLE popped ON COMMIT DROP AS SELECT * FROM queen_pop('q', 'g', 5, 'p');
     SELECT queen_ack((SELECT lease_id FROM popped LIMIT 1))";
 
-/// Pages that a statement, with all that it calls, looks at.
+/// The pages that a statement reads, together with everything it calls.
 async fn pages(session: &Session, Case(name, before, call): &Case) -> Result<i64> {
     session.run("BEGIN").await?;
     session.run(before).await.with_context(|| format!("before {name}"))?;
@@ -198,7 +196,7 @@ async fn pages_of_all(session: &Session) -> Result<BTreeMap<&'static str, i64>> 
     Ok(pages_of)
 }
 
-/// A database with a little of everything, in which nothing is vacuumed or analyzed by itself.
+/// A database with a few rows of each kind, without autovacuum.
 async fn database() -> Result<(TestDb, Session)> {
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
@@ -215,7 +213,7 @@ async fn database() -> Result<(TestDb, Session)> {
     Ok((db, session))
 }
 
-/// Each statement in a transaction of its own: groups come to the end of what there is to find.
+/// Run each statement in a transaction of its own, so that the groups come to the end of the log.
 async fn begin_with_little(session: &Session) -> Result<()> {
     for statement in LITTLE.split_terminator(';') {
         session.run(statement).await.with_context(|| statement)?;
@@ -228,7 +226,7 @@ async fn fill(session: &Session) -> Result<()> {
     session.run(&format!("BEGIN; {bulk}; COMMIT")).await.context("bulk rows")
 }
 
-/// Each of these calls looks at about as many pages in large tables as it did in small ones.
+/// Check that each call reads about as many pages in large tables as in small ones.
 fn compare(small: &BTreeMap<&str, i64>, large: &BTreeMap<&str, i64>) -> Result<()> {
     let mut scans = Vec::new();
     for (name, pages) in large {
@@ -251,13 +249,13 @@ async fn calls_look_things_up_in_large_tables_without_statistics() -> Result<()>
     compare(&small, &pages_of_all(&db.session().await?).await?)
 }
 
-/// The plans of a session are from when there was nothing, which is what the statistics say, too.
+/// The plans of the session were made on empty tables, and the statistics say the tables are empty.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_look_things_up_by_plans_that_were_made_on_empty_tables() -> Result<()> {
     let (db, loading) = database().await?;
     loading.run("VACUUM ANALYZE").await?;
     let session = db.session().await?;
-    // All that needs nothing, and fails where it needs something.
+    // Calls that need nothing succeed, and those that need something fail.
     for case in CASES {
         drop(pages(&session, case).await);
         session.run("ROLLBACK").await?;
@@ -268,7 +266,7 @@ async fn calls_look_things_up_by_plans_that_were_made_on_empty_tables() -> Resul
     compare(&small, &pages_of_all(&session).await?)
 }
 
-/// Statistics of tables that were small, and of others.
+/// The statistics are those of tables that were small, and of other rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_look_things_up_by_statistics_that_are_wrong() -> Result<()> {
     let (db, loading) = database().await?;
@@ -279,7 +277,7 @@ async fn calls_look_things_up_by_statistics_that_are_wrong() -> Result<()> {
     compare(&small, &pages_of_all(&db.session().await?).await?)
 }
 
-/// Rows that the transaction itself has loaded, before any ANALYZE.
+/// The transaction loads the rows itself, before any ANALYZE.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_thousand_ids_repeated_in_their_own_transaction_take_seconds() -> Result<()> {
     let (_db, session) = database().await?;

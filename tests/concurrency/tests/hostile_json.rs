@@ -1,11 +1,11 @@
-//! Hostile JSON: what has not the documented shape is refused and leaves nothing. What is accepted
-//! and comes back is in `odd_values`.
+//! Hostile JSON: what does not have the documented shape is refused and leaves nothing behind.
+//! `odd_values` tests what is accepted and comes back.
 
 use anyhow::{Context, Result, ensure};
 use queen_tests::{Fails, Pop, Push, TestDb, complete};
 use serde_json::json;
 
-/// JSON that is no array of objects, or of objects that say nothing.
+/// JSON that is not an array of objects, or an array of objects without fields.
 const SHAPES: &[&str] = &[
     "null",
     "1",
@@ -23,7 +23,7 @@ const SHAPES: &[&str] = &[
     "[{\"$serde_json::private::RawValue\":\"1\"}]",
 ];
 
-/// Where such an array goes.
+/// Calls with such an array.
 const ARRAYS: &[&str] = &[
     "queen_push_items(@)",
     "queen_settle('LEASE', @)",
@@ -32,8 +32,8 @@ const ARRAYS: &[&str] = &[
     "queen_tx_commit(timers => @)",
 ];
 
-/// Objects (separated by ` | ` or by lines) with fields that are missing, unknown, of the wrong
-/// type, out of range or in conflict.
+/// Calls with objects (separated by ` | ` or by lines) whose fields are missing, unknown, of a
+/// wrong type, out of range or in conflict.
 const MALFORMED: &[(&str, &str)] = &[
     ("queen_push_items(@)", "NULL"),
     ("queen_tx_commit(@)", " | NULL | '[]', '[]', '[]' | '[]', '{}' | '[]', NULL, '1'"),
@@ -134,7 +134,7 @@ const MALFORMED: &[(&str, &str)] = &[
     ),
 ];
 
-/// What the contract leaves open: done, or refused with 22023.
+/// Calls that the contract leaves open: done, or refused with 22023.
 const OPEN: &[(&str, &str)] = &[
     (
         r#"queen_tx_commit(kv => '[{"ns":"ns",@}]')"#,
@@ -175,7 +175,7 @@ fn calls(table: &[(&str, &str)]) -> Vec<String> {
     table.iter().flat_map(of).collect()
 }
 
-/// Malformed calls are refused, in transactions and in savepoints, and nothing comes of them.
+/// Malformed calls are refused, in transactions and in savepoints, and have no effect.
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_json_is_refused_and_leaves_nothing() -> Result<()> {
     let db = TestDb::fresh().await?;

@@ -1,5 +1,5 @@
-//! Sweeps beside the hot path: what is deleted by its age was settled or old, what is counted stays
-//! right, timers are moved once, and nobody waits for a sweep that is left open.
+//! Sweeps while other sessions push and pop: only what is settled or old is deleted, the counts
+//! stay right, timers are moved once, and no call waits for an open sweep.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -156,7 +156,8 @@ async fn what_is_settled_is_deleted_while_all_work_and_nothing_else() -> Result<
     Ok(())
 }
 
-/// Messages that are too old go, read or not, and what is pending for each group goes with them.
+/// Messages that are too old are deleted, read or not, and the groups' pending counts fall with
+/// them.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_old_is_taken_off_what_is_pending() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -165,7 +166,7 @@ async fn what_is_old_is_taken_off_what_is_pending() -> Result<()> {
     for group in ["idle", "reader"] {
         session.run(&format!("SELECT queen_subscribe('q', '{group}', 'all')")).await?;
     }
-    // Committed after the others were counted and swept.
+    // The late push commits after the others were counted and swept.
     late.run("BEGIN").await?;
     PushBatch::new("q", vec![n(100), n(101)]).partition("a").run(late).await?;
     for partition in ["a", "b", "c"] {
@@ -177,7 +178,7 @@ async fn what_is_old_is_taken_off_what_is_pending() -> Result<()> {
     complete(session, &completed).await?;
     tokio::time::sleep(Duration::from_millis(300)).await;
     session.run("SELECT queen_sweep()").await?;
-    // The segment that is held stays, whole.
+    // The segment with the held message stays, whole.
     assert_eq!(figures_of(session, "q", "idle").await?, (3, 0, 0));
     assert_eq!(figures_of(session, "q", "reader").await?, (3, 1, 0));
     late.run("COMMIT").await?;
@@ -194,7 +195,7 @@ async fn what_is_old_is_taken_off_what_is_pending() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn due_timers_are_moved_once_whoever_comes_along() -> Result<()> {
+async fn due_timers_are_moved_once_by_pops_and_sweeps() -> Result<()> {
     const TIMERS: i64 = 400;
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
@@ -212,7 +213,7 @@ async fn due_timers_are_moved_once_whoever_comes_along() -> Result<()> {
             if worker % 2 == 0 {
                 session.run("SELECT queen_sweep()").await?;
             }
-            // Some roll back what they have moved.
+            // Some transactions roll back what they have moved.
             session.run("BEGIN").await?;
             let messages = pop.run(&session).await?;
             if (came.len() + messages.len()) % 3 == 1 && started.elapsed() < Duration::from_secs(1)
@@ -237,8 +238,8 @@ async fn due_timers_are_moved_once_whoever_comes_along() -> Result<()> {
     Ok(())
 }
 
-/// Whoever comes first decides: a timer that is being moved can't be cancelled, one that is being
-/// cancelled is not moved.
+/// The first transaction decides: a timer that is being moved cannot be cancelled, and one that is
+/// being cancelled is not moved.
 #[tokio::test(flavor = "multi_thread")]
 async fn moving_and_cancelling_a_timer_exclude_each_other() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -265,7 +266,8 @@ async fn moving_and_cancelling_a_timer_exclude_each_other() -> Result<()> {
         assert_eq!(came, if commits { vec![round] } else { vec![] });
         mover.run("SELECT queen_seek('q', 'g', 'end')").await?;
     }
-    // The other way round: skipped while it is being cancelled, and there if that rolls back.
+    // In the other order, the timer is skipped while it is being cancelled, and is there when that
+    // rolls back.
     mover.run("SELECT queen_schedule('q', 'k', '{\"n\": 4}', delay => '0')").await?;
     canceller.run("BEGIN").await?;
     canceller.run("SELECT queen_cancel('q', 'k')").await?;
@@ -296,10 +298,10 @@ async fn of_two_that_replay_a_dead_letter_one_does() -> Result<()> {
     Ok(())
 }
 
-/// A sweep in a transaction that stays open: pushes and pops of others answer at once, with what
-/// the sweep has not got hold of.
+/// A sweep in a transaction that stays open: pushes and pops of other sessions answer at once, with
+/// everything that the sweep has not locked.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_sweep_holds_nobody_up() -> Result<()> {
+async fn an_open_sweep_keeps_no_call_waiting() -> Result<()> {
     let db = TestDb::fresh().await?;
     let [ref open, ref other] = db.sessions().await?;
     other
@@ -334,7 +336,7 @@ async fn an_open_sweep_holds_nobody_up() -> Result<()> {
     pop.run(other).await?;
     other.run("SELECT queen_sweep()").await?;
     open.run("COMMIT").await?;
-    // 20, 21, 23 and 24 come, whoever has which.
+    // Messages 20, 21, 23 and 24 are pending, whichever session has them.
     let sql = "SELECT pending FROM queen_groups WHERE consumer_group = 'g'";
     assert_eq!(other.count(sql).await?, 4);
     Ok(())

@@ -1,4 +1,4 @@
-//! What is gone leaves nothing behind: removed queues and groups, and leases that have ended.
+//! Removed queues, removed groups and ended leases leave nothing behind.
 
 use anyhow::Result;
 use queen_tests::{Pop, Push, TestDb, complete, n, numbers};
@@ -14,7 +14,7 @@ async fn what_is_pushed_into_a_queue_that_goes_goes_too() -> Result<()> {
     Push::new("q", n(2)).run(late).await?;
     other.run("SELECT queen_delete_queue('q')").await?;
     late.run("COMMIT").await?;
-    // The next one of this name does not have it.
+    // The next queue of this name does not have the message.
     Push::new("q", n(3)).run(other).await?;
     assert_eq!(numbers(&pop.run(other).await?), [3]);
     other.run("SELECT queen_sweep(1000)").await?;
@@ -39,7 +39,7 @@ async fn a_lease_over_several_partitions_is_forgotten_once_nothing_is_held() -> 
     session.run("SELECT queen_sweep(1000)").await?;
     assert_eq!(session.count(sets).await?, 1);
     complete(&session, &came).await?;
-    // The lease ended just now, long after it was given: a repeated ack is to be answered.
+    // The lease ended just now, long after it was given, so a repeated ack must be answered.
     session.run("SELECT queen_sweep(1000)").await?;
     assert_eq!(session.count(sets).await?, 1);
     session.run("UPDATE queen_mq.receipt SET ended_at = ended_at - interval '2 hours'").await?;
@@ -65,14 +65,14 @@ async fn what_groups_and_queues_that_are_gone_have_left_goes_after_an_hour() -> 
     }
     session.run("SELECT queen_delete_queue('removed')").await?;
     session.run("SELECT queen_unsubscribe('left', 'g')").await?;
-    // Of the group a repeated ack is still answered, of the queue nothing is.
+    // A repeated ack is still answered for the removed group, and for the removed queue it is not.
     session.run("SELECT queen_sweep(1000)").await?;
     assert_eq!(session.count("SELECT count(*) FROM queen_mq.cursor").await?, 4);
     session.run("UPDATE queen_mq.receipt SET ended_at = ended_at - interval '2 hours'").await?;
     for _ in 0..2 {
         session.run("SELECT queen_sweep(1000)").await?;
     }
-    // Two cursors, each with its newest state.
+    // Two cursors are left, each with its newest state.
     assert_eq!(session.count(left).await?, 4);
     assert!(Pop::new("kept").group("g").run(&session).await?.is_empty());
     assert_eq!(session.count("SELECT sum(pending)::bigint FROM queen_groups").await?, 0);

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use queen_tests::{Ack, Message, Pop, Push, Session, TestDb, marker, put_if_absent, settle};
 use serde_json::{Value, json};
 
-/// Legal as names, as ids and as everything else, however odd. The two é are different.
+/// Odd texts that are legal as names, as ids and everywhere else. The two é are different.
 const TEXTS: &[&str] = &[
     "it's; DROP TABLE queen_mq.queue; -- \"",
     "back\\slash \\u0041 \\' \\",
@@ -18,7 +18,7 @@ const TEXTS: &[&str] = &[
     "{\"$serde_json::private::RawValue\":1}",
 ];
 
-/// Jsonb that loses something if it is read as anything else.
+/// Jsonb values that lose something when they are read as anything but text.
 const VALUES: &[&str] = &[
     "'null'",
     "'\"\"'",
@@ -39,7 +39,7 @@ const VALUES: &[&str] = &[
     r#"'{"' || repeat('k', 50000) || '": 1}'"#,
 ];
 
-/// The ways of a payload, with headers, into the queue.
+/// The calls that push a payload with headers.
 const WAYS: &[&str] = &[
     "queen_push('way', @, headers => @)",
     "queen_push('way', @, headers => @, delay => '1 ms')",
@@ -53,7 +53,7 @@ const WAYS: &[&str] = &[
     "queen_schedule('way', 'key', @, '0', headers => @)",
 ];
 
-/// The ways of a value into and out of a marker.
+/// The calls that write or read the value of a marker.
 const MARKED: &[&str] = &[
     "value FROM queen_kv_put('way', 'key', @, forever => true)",
     "value FROM queen_kv_get('way', 'key')",
@@ -69,7 +69,7 @@ const MARKED: &[&str] = &[
 async fn any_json_comes_back_by_every_way() -> Result<()> {
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
-    // JSON null among the headers of an item may be no headers.
+    // JSON null as the headers of an item may mean no headers.
     let pop = "SELECT count(*) FROM queen_pop('way', wait => '20 s', auto_ack => true) WHERE \
                payload::text = @::text AND (headers::text = @::text OR @ = 'null'::jsonb)";
     for value in VALUES {
@@ -114,7 +114,7 @@ async fn almost_16_mib_come_back() -> Result<()> {
     Ok(())
 }
 
-/// A key takes anything, and a list is in the order of its bytes.
+/// A key may be any text, and a list is ordered by its bytes.
 #[tokio::test(flavor = "multi_thread")]
 async fn odd_keys_come_back() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -145,7 +145,7 @@ async fn odd_keys_come_back() -> Result<()> {
     Ok(())
 }
 
-/// Whatever a worker says of its failure is kept, up to 8 KiB of it, and the longest ids work.
+/// The error text of a failure is kept, up to 8 KiB, and the longest ids work.
 #[tokio::test(flavor = "multi_thread")]
 async fn odd_errors_and_long_ids_come_back() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -160,7 +160,8 @@ async fn odd_errors_and_long_ids_come_back() -> Result<()> {
         Ack::ids(message.lease()?, [&id]).failed(error).status("dead_letter").run(&session).await?;
         let sql = "SELECT error FROM queen_dead_letters WHERE transaction_id = $1";
         let kept: String = session.row(sql, &[&id]).await?.get(0);
-        // Of a long one the first 8 KiB, in whole characters: the last may be one too many.
+        // Of a long text the first 8 KiB are kept, in whole characters; the last character may be
+        // missing.
         let fits = error.len() <= 8192;
         assert!(kept == error || (!fits && error.starts_with(&kept)), "{kept}");
         assert!(fits || (8189..=8192).contains(&kept.len()), "{}", kept.len());
@@ -168,13 +169,13 @@ async fn odd_errors_and_long_ids_come_back() -> Result<()> {
     Ok(())
 }
 
-/// How many rows of a view have this name in all these columns.
+/// How many rows of a view have this name in all of these columns.
 async fn shown(session: &Session, view: &str, columns: &str, name: &str) -> Result<i64> {
     let sql = format!("SELECT count(*) FROM {view} WHERE $1 = ALL (ARRAY[{columns}])");
     Ok(session.query_one(&sql, &[&name]).await?.get(0))
 }
 
-/// The one message has this name everywhere.
+/// Pop the only message, and check that it has this name everywhere.
 async fn named(session: &Session, name: &str) -> Result<Message> {
     let message = Pop::new(name).group(name).mode("all").one(session).await?;
     assert_eq!([&message.queue, &message.partition, &message.transaction_id], [name; 3]);
@@ -213,7 +214,7 @@ async fn comes_back(session: &Session, name: &str) -> Result<()> {
     let text: String = session.query_one("SELECT queen_prometheus()", &[]).await?.get(0);
     assert!(text.contains(&format!("queue=\"{label}\"")), "not in the exposition");
 
-    // To the dead letters, and back.
+    // To the dead letters and back.
     let dead = Ack::ids(lease, [name]).partition(name).failed(name).status("dead_letter");
     assert_eq!(dead.run(session).await?.dead_lettered, 1);
     let columns = "queue, consumer_group, partition, transaction_id, error, payload #>> '{}'";
@@ -226,7 +227,7 @@ async fn comes_back(session: &Session, name: &str) -> Result<()> {
     let settled = settle(session, lease, &result).await?;
     assert_eq!((&*settled[0].transaction_id, &*settled[0].partition), (name, name));
 
-    // By a timer, under another id: this one is known.
+    // With a timer, under another transaction_id, because this one is known.
     let sql = "SELECT transaction_id FROM queen_schedule($1, $1, to_jsonb($1::text), '1 hour', \
                partition => $1, transaction_id => $1 || $1)";
     let id: String = session.row(sql, &[&name]).await?.get(0);

@@ -1,5 +1,5 @@
-//! What Queen MQ's own tests hold of its key/value store, in the terms of the contract. The number
-//! at the end of a name is that of the behaviour in the list that these tests follow.
+//! Queen MQ's own tests of its key/value store, written for the contract of queen_mq. The number at
+//! the end of a name is that of the behaviour in the list that these tests follow.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio_postgres::Error;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// A write, called with these arguments after namespace and key.
+/// A write: this call, with its arguments.
 async fn write(session: &Session, call: &str) -> Result<Applied, Error> {
     let sql = format!("SELECT applied, value, version, reason FROM {call}");
     let row = session.query_one(&sql, &[]).await?;
@@ -33,7 +33,7 @@ async fn expires_at(session: &Session, key: &str) -> Result<Option<DateTime<Utc>
     Ok(session.row("SELECT expires_at FROM queen_kv_get('ns', $1)", &[&key]).await?.get(0))
 }
 
-/// Not applied, for this reason, with this value.
+/// Check that a write was not applied, for this reason, with this value.
 fn refused(answer: &Applied, reason: &str, value: Option<Value>) {
     assert!(!answer.applied, "{answer:?}");
     assert_eq!((answer.reason.as_deref(), &answer.value), (Some(reason), &value), "{answer:?}");
@@ -118,7 +118,7 @@ async fn an_expected_version_is_met_exactly_and_creates_nothing_q52() -> Result<
     }
     let check = write(&session, &format!("queen_kv_check('ns', 'k', {expect})")).await?;
     assert!(check.applied && check.version == Some(expect), "{check:?}");
-    // Without an expectation it changes as well.
+    // Without an expected version it changes the marker as well.
     let call = "queen_kv_put('ns', 'k', '4', forever => true)";
     versions.extend(write(&session, call).await?.version);
     versions.sort_unstable();
@@ -139,7 +139,7 @@ async fn a_ceiling_admits_three_and_refuses_the_fourth_q53() -> Result<()> {
     refused(&fourth, "limit", Some(json!(3)));
     let below = incr(&session, "k", "-4, ttl => '1 hour', min => 0").await?;
     refused(&below, "limit", Some(json!(3)));
-    // Also in the first call of all.
+    // The limit also holds for the first increment.
     refused(&incr(&session, "first", "4, ttl => '1 hour', max => 3").await?, "limit", None);
     assert_eq!(marker(&session, "ns", "first").await?, None);
 
@@ -152,9 +152,9 @@ async fn a_ceiling_admits_three_and_refuses_the_fourth_q53() -> Result<()> {
     Ok(())
 }
 
-/// The marker is never committed, so that nobody but the clock can take it away.
+/// The marker is never committed, so only the clock can remove it.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expired_marker_is_gone_for_everybody_though_nobody_swept_q54() -> Result<()> {
+async fn an_expired_marker_is_gone_for_every_session_before_any_sweep_q54() -> Result<()> {
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
     for key in ["a", "b", "c", "d"] {
@@ -210,7 +210,7 @@ async fn an_increment_does_not_prolong_what_it_found_q55() -> Result<()> {
     incr(&session, "stays", "forever => true").await?;
     incr(&session, "stays", "ttl => '1 hour'").await?;
     assert_eq!(expires_at(&session, "stays").await?, None);
-    // A put is another matter.
+    // A put sets the expiry.
     write(&session, "queen_kv_put('ns', 'k', '1', ttl => '1 day')").await?;
     assert!(expires_at(&session, "k").await? > ends);
     write(&session, "queen_kv_put('ns', 'k', '1', forever => true)").await?;
@@ -256,7 +256,7 @@ async fn a_write_says_once_how_long_it_lasts_q56() -> Result<()> {
     Ok(())
 }
 
-/// The effect that happens once: true for the first, false for whoever comes later.
+/// An effect that happens once: the first call returns true, every later one false.
 #[tokio::test(flavor = "multi_thread")]
 async fn once_is_true_and_then_false_q60() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -267,7 +267,7 @@ async fn once_is_true_and_then_false_q60() -> Result<()> {
     };
     assert!(once(first).await?);
     assert!(!once(first).await? && !once(second).await?);
-    // Undone, it has not happened.
+    // After a rollback it has not happened.
     write(first, "queen_kv_delete('ns', 'mail:1')").await?;
     first.run("BEGIN").await?;
     assert!(once(first).await?);
@@ -277,8 +277,8 @@ async fn once_is_true_and_then_false_q60() -> Result<()> {
     Ok(())
 }
 
-/// There are no functions for locks. A marker with a ttl is one, its version is the token, and a
-/// check is what guards the work.
+/// There are no functions for locks. A marker with a ttl is a lock, its version is the token, and
+/// queen_kv_check guards the work.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_made_of_a_marker_has_one_holder_and_a_stale_one_commits_nothing_q68() -> Result<()>
 {
@@ -324,7 +324,7 @@ async fn a_semaphore_made_of_a_counter_is_never_above_its_limit_q68() -> Result<
     for answer in answers.iter().filter(|answer| !answer.applied) {
         refused(answer, "limit", Some(json!(3)));
     }
-    // One is given back, and one more is admitted.
+    // After one permit is given back, one more is admitted.
     assert!(incr(&session, "permits", "-1, ttl => '1 hour', min => 0").await?.applied);
     assert!(incr(&session, "permits", "ttl => '1 hour', max => 3").await?.applied);
     assert!(!incr(&session, "permits", "ttl => '1 hour', max => 3").await?.applied);

@@ -1,12 +1,12 @@
-//! Many markers in one call, as Queen MQ's own tests have it. The number at the end of a name is
-//! that of the behaviour in the list that these tests follow.
+//! Queen MQ's own tests of many markers in one call, written for the contract of queen_mq. The
+//! number at the end of a name is that of the behaviour in the list that these tests follow.
 
 use anyhow::Result;
 use queen_tests::{Fails, Session, TestDb, marker, n, put_if_absent};
 use serde_json::{Value, json};
 use tokio_postgres::Error;
 
-/// Keys of `queen_kv_list` with these arguments after the namespace.
+/// The keys that `queen_kv_list` returns with these arguments after the namespace.
 async fn listed(session: &Session, arguments: &str) -> Result<Vec<String>, Error> {
     let sql = format!("SELECT key FROM queen_kv_list('ns', {arguments})");
     Ok(session.query(&sql, &[]).await?.iter().map(|row| row.get(0)).collect())
@@ -30,7 +30,7 @@ async fn many_markers_are_read_by_their_keys_or_by_a_literal_prefix_q57() -> Res
         many.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
     let found = |key: &str| (true, key.to_owned(), Some(json!(key)));
     assert_eq!(many, [found("b"), (false, "none".to_owned(), None), found("a"), found("b")]);
-    // In a bundle, sorted, and what is missing in the order asked.
+    // In a bundle the markers are sorted by key, and the missing keys are in the order of the call.
     let kv = json!([{ "op": "getMany", "ns": "ns", "keys": ["ö", "b", "none", "B", "a"] }]);
     let answer: Value = session.query_one("SELECT queen_tx_commit(kv => $1)", &[&kv]).await?.get(0);
     let result = &answer["results"][0];
@@ -80,7 +80,7 @@ async fn one_bad_operation_spoils_the_call_and_a_key_is_written_once_q58() -> Re
     }
     assert_eq!(session.count("SELECT count(*) FROM queen_kv_list('ns')").await?, 0);
     assert_eq!(session.count("SELECT count(*) FROM queen_messages").await?, 0);
-    // The same key of another namespace is another key.
+    // A key of another namespace is another key.
     let kv = json!([put("ns", "a"), put("other", "a")]);
     let answer: Value = session.query_one("SELECT queen_tx_commit(kv => $1)", &[&kv]).await?.get(0);
     assert_eq!(answer["success"], json!(true), "{answer}");

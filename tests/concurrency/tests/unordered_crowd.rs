@@ -8,7 +8,7 @@ use queen_tests::{Message, Push, Session, TestDb, at_once, complete, n, sorted};
 
 const CROWD: usize = 64;
 
-/// 64 messages in one partition, pushed together or singly.
+/// Push 64 messages to one partition, together or one by one.
 async fn crowded(db: &TestDb, is_batch: bool) -> Result<Session> {
     let session = db.session().await?;
     session.run("SELECT queen_configure('q', ordering => 'none')").await?;
@@ -34,7 +34,7 @@ async fn sixty_four_open_pops_get_different_messages_of_one_partition() -> Resul
         let consumers = db.crowd(CROWD).await?;
         let mut held = Vec::new();
         for consumer in &consumers {
-            // Whoever waited for another one would wait for ever.
+            // A pop that waited for another one would wait for ever.
             consumer.run("SET statement_timeout = '3 s'; BEGIN").await?;
             held.push(pop_all().batch(1).one(consumer).await?);
         }
@@ -75,7 +75,7 @@ async fn sixty_four_pops_at_once_share_them_too() -> Result<()> {
                 ensure!(began.elapsed() < SOON, "there is one for each");
                 tokio::time::sleep(Duration::from_millis(5)).await;
             };
-            // The others have theirs, or get it, while this is open.
+            // The others have a message, or get one, while this transaction is open.
             tokio::time::sleep(Duration::from_millis(50)).await;
             session.run("COMMIT").await?;
             Ok((message, session))

@@ -1,5 +1,6 @@
-//! Groups without order beside open transactions: a pop skips exactly what others hold uncommitted,
-//! waits for nobody, and finds again whatever was rolled back or ran out meanwhile.
+//! Groups without order beside open transactions: a pop skips exactly the messages that other
+//! transactions hold, waits for none of them, and finds again what was rolled back or ran out
+//! meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use queen_tests::{
     Ack, Fails, Push, Session, TestDb, complete, drain, eventually, expiry, n, numbers, sorted,
 };
 
-/// A queue without order, with further options, and messages 1, 2, … in one push; the second session
+/// A queue without order, with these options, and messages 1, 2, … in one push. The second session
 /// has popped before, and must be answered within half a second.
 async fn prepared(options: &str, messages: i64) -> Result<(TestDb, Session, Session)> {
     let db = TestDb::fresh().await?;
@@ -35,7 +36,7 @@ async fn an_open_pop_hides_what_it_took_and_nothing_else() -> Result<()> {
     Push::new("q", n(11)).run(&other).await?;
     let next = pop_all().run(&other).await?;
     assert_eq!(numbers(&next), [11]);
-    // Other groups have messages of their own.
+    // Another group has its own deliveries.
     assert_eq!(pop_all().group("h").run(&other).await?.len(), 12);
     complete(&other, &next).await?;
     other.run("SELECT queen_sweep(1000)").await?;
@@ -121,7 +122,7 @@ async fn a_rolled_back_pop_leaves_its_messages_free_at_once() -> Result<()> {
         assert_eq!(pop_all().run(&other).await?, []);
         open.run(undo).await?;
         Ack::all(held[0].lease()?).run(&other).await.fails_with("QN003")?;
-        // To others first, and to itself.
+        // The messages are free for the other session, and for the session itself.
         for (session, is_open) in [(&other, false), (&open, is_open)] {
             session.run(if is_open { "SAVEPOINT again" } else { "BEGIN" }).await?;
             let again = pop_all().run(session).await?;
@@ -137,7 +138,8 @@ async fn a_rolled_back_pop_leaves_its_messages_free_at_once() -> Result<()> {
     Ok(())
 }
 
-/// What was delivered and given back before is as it was, when a later delivery rolls back.
+/// A later delivery that rolls back changes nothing in what is known of a message that was given
+/// back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolled_back_redelivery_is_not_counted() -> Result<()> {
     let (_db, open, other) = prepared("", 2).await?;
@@ -202,7 +204,7 @@ async fn a_prepared_pop_holds_until_it_is_decided() -> Result<()> {
             ack.run(&other).await.fails_with("QN003")?;
             continue;
         }
-        // So does an ack, and a failure.
+        // An ack and a failure can be prepared, too.
         open.run("BEGIN").await?;
         Ack::messages(held[0].lease()?, [held[0].message_id]).run(&open).await?;
         Ack::messages(held[0].lease()?, [held[1].message_id]).failed("no").run(&open).await?;
@@ -218,7 +220,8 @@ async fn a_prepared_pop_holds_until_it_is_decided() -> Result<()> {
     Ok(())
 }
 
-/// Its lease is over before anybody can see it, and the others have been everywhere meanwhile.
+/// The lease is over before any other transaction can see it, and other sessions have popped
+/// everywhere meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_ran_out_before_its_commit_is_found_again() -> Result<()> {
     for is_busy in [false, true] {
@@ -226,7 +229,7 @@ async fn a_lease_that_ran_out_before_its_commit_is_found_again() -> Result<()> {
         open.run("BEGIN").await?;
         let held = pop_all().batch(1).lease("100 ms").one(&open).await?;
         assert_eq!(held.payload, n(1));
-        // One that is settled in time, and one that is extended.
+        // One message that is settled in time, and one whose lease is extended.
         complete(&open, &pop_all().batch(1).lease("100 ms").run(&open).await?).await?;
         let extended = pop_all().batch(1).lease("100 ms").one(&open).await?;
         open.query("SELECT queen_extend($1, '1 h')", &[&extended.lease()?]).await?;
@@ -248,7 +251,7 @@ async fn a_lease_that_ran_out_before_its_commit_is_found_again() -> Result<()> {
         }
         assert_eq!(figures(&other).await?.0, 3);
         open.run("COMMIT").await?;
-        // Nobody has it any more.
+        // The lease is over, and no other lease has the message.
         Ack::all(held.lease()?).run(&other).await.fails_with("QN001")?;
         let again = pop_all().one(&other).await?;
         assert_eq!((&again.payload, again.delivery_attempt), (&n(1), 2));
@@ -286,7 +289,8 @@ async fn a_failure_that_fell_due_before_its_commit_is_found_again() -> Result<()
     Ok(())
 }
 
-/// Where others are always ahead, consumers go on beyond them; what is behind is not forgotten over it.
+/// Where more messages always follow, consumers go on past what others hold, and still come back to
+/// it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_commits_late_comes_soon_though_there_is_always_more() -> Result<()> {
     const CONSUMERS: i64 = 8;
@@ -310,7 +314,7 @@ async fn what_commits_late_comes_soon_though_there_is_always_more() -> Result<()
         consumers.push(db.session().await?);
     }
     let mut came = Vec::new();
-    // Each is behind the others by the time it pops again.
+    // Each consumer is behind the others when it pops again.
     for _ in 0..30 {
         for consumer in &consumers {
             came.extend(numbers(&[pop.one(consumer).await?]));
@@ -319,7 +323,7 @@ async fn what_commits_late_comes_soon_though_there_is_always_more() -> Result<()
     assert_eq!(came, (1..=30 * CONSUMERS).collect::<Vec<_>>());
     for (session, number) in late.iter().zip(1..) {
         session.run("COMMIT").await?;
-        // As the worker does each second, and a pop now and then.
+        // The worker sweeps every second, and a pop does so now and then.
         sweep(&admin).await?;
         let mut came = Vec::new();
         for turn in 0..SOON_ENOUGH {

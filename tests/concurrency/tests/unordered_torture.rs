@@ -1,4 +1,4 @@
-//! Everything at once on one partition of a queue without order: each message that was committed is
+//! Everything at once on one partition of a queue without order: each committed message is
 //! completed exactly once.
 
 use std::collections::BTreeMap;
@@ -20,12 +20,12 @@ use tokio_postgres::Error;
 
 const PRODUCERS: i64 = 4;
 const CONSUMERS: u64 = 8;
-/// Transactions of a producer.
+/// Transactions per producer.
 const ROUNDS: i64 = 150;
-/// For all of it.
+/// The deadline of the whole test.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// What a producer has committed.
+/// Push, and return the numbers that were committed.
 async fn produce(session: Session, producer: i64) -> Result<Vec<i64>> {
     let mut rng = StdRng::seed_from_u64(producer.unsigned_abs());
     let mut committed = Vec::new();
@@ -41,7 +41,7 @@ async fn produce(session: Session, producer: i64) -> Result<Vec<i64>> {
                 Push::new("q", n(*number)).run(&session).await?;
             }
         }
-        // Some commit late.
+        // Some transactions commit late.
         if rng.random_bool(0.2) {
             sleep(Duration::from_millis(rng.random_range(5..60))).await;
         }
@@ -57,9 +57,9 @@ async fn produce(session: Session, producer: i64) -> Result<Vec<i64>> {
 
 #[derive(Default)]
 struct Seen {
-    /// Numbers and attempts of all deliveries that were committed.
+    /// The numbers and attempts of all committed deliveries.
     delivered: Vec<(i64, i32)>,
-    /// Numbers of messages whose completion was committed.
+    /// The numbers of messages whose completion was committed.
     completed: Vec<i64>,
     /// Late acks, conflicts and rollbacks.
     refused: u64,
@@ -88,27 +88,27 @@ impl fmt::Display for Seen {
     }
 }
 
-struct Consumer {
+struct RoughConsumer {
     session: Session,
     rng: StdRng,
-    /// What BEGIN says, if it is a transaction.
+    /// The statement that begins a transaction, if there is one.
     begin: &'static str,
     seen: Seen,
 }
 
-/// What is done with the messages of a pop.
+/// What the consumer does with the messages of a pop.
 #[derive(Clone, Copy, PartialEq)]
 enum Plan {
     CompleteAll,
     Mixed,
     OneByOne,
     GiveBack(&'static str),
-    /// Let the lease run out, and ack all the same.
+    /// Let the lease run out, and ack nevertheless.
     TooLate,
     Abandon,
 }
 
-impl Consumer {
+impl RoughConsumer {
     fn plan(&mut self) -> Plan {
         match self.rng.random_range(0..100) {
             0..45 => Plan::CompleteAll,
@@ -125,7 +125,7 @@ impl Consumer {
         ["completed", "completed", "failed", "retry"][self.rng.random_range(0..4)]
     }
 
-    /// One pop and what follows from it.
+    /// Pop once, and settle.
     async fn step(&mut self) -> Result<()> {
         let plan = self.plan();
         let is_open = self.rng.random_bool(0.5);
@@ -163,7 +163,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// What is popped and acked after a savepoint, and rolled back to it.
+    /// Pop and ack after a savepoint, and roll back to it.
     async fn undo_to_savepoint(&mut self) -> Result<()> {
         self.session.run("SAVEPOINT s").await?;
         let mut nothing = Vec::new();
@@ -223,7 +223,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// An error that may happen: the lease was over, or the snapshot too old.
+    /// Accept an error that may happen: the lease was over, or the snapshot too old.
     async fn refuse(&mut self, error: Error, is_open: bool) -> Result<()> {
         match sqlstate(&error) {
             Some("QN001" | "QN002") => self.seen.refused += 1,
@@ -239,7 +239,8 @@ impl Consumer {
     }
 }
 
-/// A queue without order, whose failed messages come back soon, and a group that gets everything.
+/// Make a queue without order, whose failed messages come back soon, and a group that gets
+/// everything.
 async fn prepare(session: &Session) -> Result<()> {
     session
         .run(
@@ -258,7 +259,7 @@ async fn keep_sweeping(session: Session, began: Instant, is_over: Arc<AtomicBool
     Ok(())
 }
 
-/// Each delivery that was committed counted, and no other one.
+/// Check that each committed delivery was counted, and no other one.
 fn check_attempts(delivered: Vec<(i64, i32)>) -> Result<()> {
     let mut attempts: BTreeMap<i64, Vec<i32>> = BTreeMap::new();
     for (number, attempt) in delivered {
@@ -290,7 +291,7 @@ async fn every_committed_message_is_completed_exactly_once() -> Result<()> {
             _ => "BEGIN",
         };
         let (session, rng) = (db.session().await?, StdRng::seed_from_u64(1000 + number));
-        let mut consumer = Consumer { session, rng, begin, seen: Seen::default() };
+        let mut consumer = RoughConsumer { session, rng, begin, seen: Seen::default() };
         let is_over = is_over.clone();
         consumers.spawn(async move {
             while !is_over.load(Ordering::SeqCst) && began.elapsed() < DEADLINE {

@@ -8,11 +8,11 @@ use queen_tests::{Ack, Fails, Message, Push, Session, complete, counts, n, numbe
 use tokio_postgres::SimpleQueryMessage;
 use uuid::Uuid;
 
-/// Far more than a wake-up takes on a busy machine, and less than the longest sleep of a waiter.
+/// Far longer than a wake-up takes on a busy machine, and shorter than the longest sleep of a
+/// waiter.
 const AWAKE: Duration = Duration::from_millis(1500);
 
-/// Wait in `waiter` while `act` happens, which is over after some time; what came, and how long after
-/// the end of `act`.
+/// Let `waiter` wait while `act` runs. Returns what came, and how long after the end of `act`.
 async fn woken(
     waiter: &Session,
     act: impl Future<Output = Result<()>>,
@@ -33,7 +33,7 @@ async fn a_waiting_pop_is_woken_by_a_push_a_retry_and_an_expiry() -> Result<()> 
     let (db, [other]) = prepared(", retry_delay => '300 ms'", 1).await?;
     let other = &other;
     let waiter = &db.session().await?;
-    // Somebody holds a message of the partition all along.
+    // The other session holds a message of the partition all the time.
     let held = pop().lease("1 h").one(other).await?;
     let (came, delay) = woken(waiter, async {
         Push::new("q", n(2)).run(other).await?;
@@ -69,7 +69,7 @@ async fn a_waiting_pop_is_woken_by_a_push_a_retry_and_an_expiry() -> Result<()> 
     Ack::all(short.lease()?).run(other).await.fails_with("QN002")?;
     complete(waiter, &came).await?;
 
-    // A single one of a batch is enough for each that waits.
+    // Each waiting pop gets a single message of the batch.
     let second = &db.session().await?;
     let pushing = async {
         push(other, "Default", 4, 5).await?;

@@ -1,4 +1,5 @@
-//! A world that remembers everything that happened to a log, to check the cursor against.
+//! A model of a log that remembers everything that happened to it. The cursor is checked against
+//! it.
 
 mod step;
 
@@ -32,7 +33,7 @@ enum Fate {
     Aborted,
 }
 
-/// A pushed segment: when its push began, and what its transaction came to.
+/// A pushed segment: when its push began, and how its transaction ended.
 struct Segment {
     xid: u64,
     messages: u16,
@@ -123,7 +124,7 @@ impl World {
         self.leases += 1;
         let id = LeaseId::new(self.now, Handle::Cursor(1), self.leases);
         let Some(popped) = pop.finish(Some((id, LEASE)), self.now) else { return Vec::new() };
-        // As it would come back from the database.
+        // As if read back from the database.
         self.cursor = decode(&encode(&popped.cursor)).expect("a state reads back");
         self.receipts.extend(popped.ended);
         let messages: Vec<MessageId> = popped.taken.messages().collect();
@@ -140,8 +141,8 @@ impl World {
         messages
     }
 
-    /// Whatever had committed before the push of a message began is delivered before it, and is
-    /// settled or in the same delivery.
+    /// Every message that had committed before the push of a message began is delivered before it,
+    /// and is settled or part of the same delivery.
     fn check_order(&self, delivered: &[MessageId]) {
         for (place, message) in delivered.iter().enumerate() {
             let pushed = self.log[&message.segment()].pushed;
@@ -265,7 +266,7 @@ impl World {
         }
     }
 
-    /// A lease that somebody followed settles nothing any more.
+    /// A lease that another one has followed settles nothing any more.
     fn stale_ack(&self, lease: LeaseId, messages: &[MessageId]) {
         let receipt = self.receipts.get(&lease);
         for &message in messages {
@@ -284,7 +285,7 @@ impl World {
         }
     }
 
-    /// Everybody ends, everything is delivered and completed.
+    /// End all transactions, then deliver and complete everything.
     pub fn drain(&mut self) {
         for slot in self.slots.keys().copied().collect::<Vec<_>>() {
             self.step += 1;

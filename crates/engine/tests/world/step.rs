@@ -1,4 +1,4 @@
-//! What may happen to the world.
+//! The steps of the model.
 
 use proptest::prelude::*;
 use queen_engine::settle::Status;
@@ -7,19 +7,19 @@ use super::LEASE;
 
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// A transaction takes its xid.
+    /// A transaction gets its xid.
     Begin(usize),
     Push(usize, u16),
     Commit(usize),
     Abort(usize),
-    /// Pop this many, reading so many segments at a time.
+    /// Pop so many messages, and read so many segments at a time.
     Pop(usize, usize),
-    /// Settle: which of the held messages (a bit each, cyclic), and how.
+    /// Settle these of the held messages (one bit each, repeated), with this status.
     Settle(u8, Status),
     SettleAll(Status),
     /// Let time pass.
     Wait(i64),
-    /// Use the lease before the last one.
+    /// Ack with the lease before the current one.
     StaleAck,
 }
 

@@ -1,12 +1,13 @@
-//! What a hostile role creates, in the hope that a role with more rights runs it: operators,
-//! functions, types and casts that the search_path of a statement may put before PostgreSQL's own.
-//! Each tells the server's log as which role it ran, and makes its planter a superuser if it can.
+//! What a hostile role creates and hopes that a role with more rights will run: operators,
+//! functions, types and casts that a search_path may put before PostgreSQL's own. Each of these
+//! plants writes to the server's log as which role it ran, and makes its planter a superuser if it
+//! can.
 
 use anyhow::{Result, ensure};
 
 use crate::Session;
 
-/// What every plant calls.
+/// The function that every plant calls.
 const WITNESS: &str = r"
 SET search_path = pg_catalog;
 CREATE FUNCTION {schema}.witness(what text) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -22,8 +23,8 @@ BEGIN
 END
 $$;";
 
-/// Every operator and function of PostgreSQL on the types that a message broker may use, once more:
-/// they come first where the schema stands before pg_catalog.
+/// Copies of the operators and functions of PostgreSQL on the types that a message broker may use.
+/// They are found first where their schema stands before pg_catalog.
 const TWINS: &str = r#"
 DO $plant$
 DECLARE o record;
@@ -71,7 +72,7 @@ BEGIN
 END
 $plant$;"#;
 
-/// Types of the names of PostgreSQL's own, and casts from those.
+/// Types with the names of PostgreSQL's own, and casts from those.
 const TYPES: &str = r#"
 DO $plant$
 DECLARE t text;
@@ -90,8 +91,8 @@ END
 $plant$;
 CREATE COLLATION {schema}."C" FROM pg_catalog."POSIX";"#;
 
-/// Operators on pairs of types for which PostgreSQL has none, so that they are preferred to a cast
-/// wherever they are found, behind pg_catalog, too.
+/// Operators on pairs of types for which PostgreSQL has none. Wherever the search_path finds them,
+/// also after pg_catalog, they are preferred to a cast.
 const CLOSER: &str = r"
 DO $plant$
 DECLARE o record;
@@ -115,8 +116,8 @@ BEGIN
 END
 $plant$;";
 
-/// What a session can have for itself: relations of the extension's names, and of the catalogue's,
-/// which come before PostgreSQL's own where the temporary schema is not named.
+/// What a session can create for itself: relations named like the extension's and the catalogue's.
+/// They come before PostgreSQL's own where the search_path does not name pg_temp.
 const TEMPORARY: &str = r"
 DO $plant$
 DECLARE t text;
@@ -145,7 +146,7 @@ async fn run(session: &Session, planter: &str, schema: &str, parts: &[&str]) -> 
     Ok(())
 }
 
-/// Into a schema of the planter's, to be named before pg_catalog.
+/// Plant into a schema of the planter, which a search_path will name before pg_catalog.
 pub async fn before_all(session: &Session, planter: &str, schema: &str) -> Result<()> {
     session
         .run(&format!("CREATE SCHEMA {schema}; GRANT USAGE ON SCHEMA {schema} TO PUBLIC"))
@@ -158,21 +159,21 @@ pub async fn before_all(session: &Session, planter: &str, schema: &str) -> Resul
     Ok(())
 }
 
-/// Into a schema that everybody may create in.
+/// Plant into a schema in which every role may create.
 pub async fn among_others(session: &Session, planter: &str, schema: &str) -> Result<()> {
     run(session, planter, schema, &[WITNESS, CLOSER]).await?;
     session.run("RESET search_path").await?;
     Ok(())
 }
 
-/// In this session alone.
+/// Plant into the temporary schema of this session.
 pub async fn in_session(session: &Session, planter: &str) -> Result<()> {
     run(session, planter, "pg_temp", &[WITNESS, TEMPORARY]).await?;
     session.run("RESET search_path").await?;
     Ok(())
 }
 
-/// What ran, according to the log of the server, as another role than its planter.
+/// The lines of the server's log in which a plant ran as another role than its planter.
 pub fn harvest(logged: &str) -> Vec<&str> {
     let mut found: Vec<&str> = logged
         .lines()

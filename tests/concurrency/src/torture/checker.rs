@@ -21,39 +21,39 @@ use super::history::{
 };
 use super::prefix::Prefix;
 
-/// A stamp that never comes.
+/// The stamp of an event that never happened.
 const NEVER: Stamp = Stamp::MAX;
 
-/// What can be wrong.
+/// What can be wrong in a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// Committed, and never completed.
+    /// The push was committed, and the message never completed.
     Lost,
-    /// Completed by two committed acks.
+    /// Two committed acks completed the message.
     CompletedTwice,
-    /// Delivered, though its push was rolled back, or never made.
+    /// Delivered although its push was rolled back or never made.
     Phantom,
     /// Delivered before its transaction committed.
     Uncommitted,
-    /// Delivered to a group that registered after it had committed.
+    /// Delivered to a group that registered after the push had committed.
     BeforeRegistration,
-    /// Delivered before one that must come first had been delivered at all.
+    /// Delivered before a message that must come first had been delivered at all.
     Inversion,
-    /// Delivered while one that must come first was delivered but not settled.
+    /// Delivered while a message that must come first was delivered but not settled.
     Overtook,
     /// Delivered after it had been completed.
     Resurrected,
-    /// Delivered while somebody else held its stream.
+    /// Delivered while another lease held its stream.
     Shared,
-    /// Twice in the rows of one pop.
+    /// Delivered twice in the rows of one pop.
     Repeated,
-    /// delivery_attempt did not count 1, 2, 3, …
+    /// The values of delivery_attempt are not 1, 2, 3, …
     Attempt,
-    /// Delivered under another message_id, or in another stream, than pushed.
+    /// Delivered with another message_id, or in another stream, than it was pushed with.
     Identity,
 }
 
-/// One thing that was wrong.
+/// One fault, with its details.
 #[derive(Clone, Debug)]
 pub struct Violation {
     pub fault: Fault,
@@ -66,7 +66,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// All that is wrong with a history.
+/// Find everything that is wrong in a history.
 pub fn check(history: &History) -> Vec<Violation> {
     let facts = Facts::of(history);
     let mut found = Vec::new();
@@ -84,14 +84,15 @@ pub fn check(history: &History) -> Vec<Violation> {
     found
 }
 
-/// What all groups share.
+/// What does not depend on the group.
 struct Facts<'a> {
     history: &'a History,
     txs: HashMap<TxId, Tx>,
     pushes: HashMap<Uid, &'a Push>,
     /// Committed pushes by stream, in the order of their transactions' answers.
     by_done: BTreeMap<StreamId, Vec<(Stamp, Uid)>>,
-    /// Those that must come right before a message: of its producer, and of its row lock.
+    /// The messages that must come right before a message: the last one of its producer and the
+    /// last one under its row lock.
     before: HashMap<Uid, Vec<Uid>>,
 }
 
@@ -142,7 +143,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// What one group did.
+/// What one group received and settled.
 struct View<'a> {
     facts: &'a Facts<'a>,
     name: &'a str,
@@ -150,9 +151,9 @@ struct View<'a> {
     deliveries: Vec<&'a Delivery>,
     completions: HashMap<Uid, Vec<&'a Completion>>,
     releases: HashMap<(Uuid, Unit), Vec<&'a Release>>,
-    /// Of every message that was delivered, the earliest answer that had it.
+    /// For every message that was delivered, the answer of the first pop that returned it.
     first_seen: HashMap<Uid, Stamp>,
-    /// Where a message stands in a pop.
+    /// The place of a message in a pop.
     place: HashMap<(u32, Uid), u32>,
 }
 
@@ -188,7 +189,7 @@ impl<'a> View<'a> {
         found.push(Violation { fault, text: format!("group {}: {text}", self.name) });
     }
 
-    /// Whether this group has to be given a message. None: it may or may not.
+    /// Whether this group must get the message. None: it may get it or not.
     fn wants(&self, tx: &Tx) -> Option<bool> {
         match self.registered {
             None => Some(true),
@@ -206,8 +207,8 @@ impl<'a> View<'a> {
             .filter_map(|one| self.facts.committed(one.tx))
     }
 
-    /// Before the COMMIT that completed a message was sent; 0 if the group need not get it and
-    /// did not.
+    /// The stamp before the COMMIT that completed a message was sent. 0 if the group need not get
+    /// the message and did not get it.
     fn settled(&self, uid: Uid) -> Stamp {
         let earliest = self.completed(uid).map(|tx| tx.sent);
         let optional = || {
@@ -217,7 +218,7 @@ impl<'a> View<'a> {
         earliest.min().unwrap_or_else(|| if optional() { 0 } else { NEVER })
     }
 
-    /// Nothing lost, nothing completed twice.
+    /// No message is lost, and none is completed twice.
     fn check_settled_once(&self, found: &mut Vec<Violation>) {
         for push in &self.facts.history.pushes {
             let Some((_, tx)) = self.facts.effective(push.uid) else { continue };
@@ -237,7 +238,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What is delivered has been pushed, committed, and is what was pushed.
+    /// Every message that is delivered was pushed, was committed, and is as it was pushed.
     fn check_messages(&self, found: &mut Vec<Violation>) {
         let mut seen = HashSet::new();
         for delivery in &self.deliveries {
@@ -261,7 +262,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Each committed delivery counts one further.
+    /// Each committed delivery raises the message's delivery_attempt by one.
     fn check_attempts(&self, found: &mut Vec<Violation>) {
         let mut attempts: BTreeMap<Uid, Vec<i32>> = BTreeMap::new();
         for delivery in &self.deliveries {
@@ -283,7 +284,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What is completed does not come again.
+    /// A message that is completed is not delivered again.
     fn check_resurrected(&self, found: &mut Vec<Violation>) {
         for delivery in &self.deliveries {
             for one in self.completions.get(&delivery.uid).into_iter().flatten() {
@@ -300,7 +301,7 @@ impl<'a> View<'a> {
     }
 
     /// Everything that must come before a delivery is settled when it comes. A message that was
-    /// overtaken is named once, however many followed.
+    /// overtaken is reported once, however many overtook it.
     fn check_order(&self, found: &mut Vec<Violation>) {
         let mut streams: HashMap<StreamId, Prefix> = HashMap::new();
         let mut named = HashSet::new();
@@ -330,7 +331,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether an earlier message was settled, or stood before it, when a delivery came.
+    /// Whether an earlier message was settled, or had a lower place in the same pop, when a
+    /// delivery came.
     fn settled_for(&self, delivery: &Delivery, earlier: Uid) -> bool {
         let place = self.place.get(&(delivery.pop, earlier));
         self.settled(earlier) < delivery.returned
@@ -338,7 +340,7 @@ impl<'a> View<'a> {
             || place.is_some_and(|place| *place < delivery.at)
     }
 
-    /// Whether a transaction, which may yet roll back, had completed a message by then.
+    /// Whether a transaction, which may still roll back, had completed a message by then.
     fn completed_in(&self, tx: TxId, uid: Uid, by: Stamp) -> bool {
         self.completions
             .get(&uid)

@@ -1,4 +1,4 @@
-//! Consumers: they pop any number of messages, and then do everything that goes wrong in life.
+//! Consumers: they pop any number of messages, and then do with them everything that can go wrong.
 
 mod settling;
 
@@ -18,14 +18,14 @@ use crate::queen::{Message, Pop};
 /// How a consumer behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manners {
-    /// As badly as it may, until everything is only to be finished.
+    /// Makes every mistake a consumer may make, until the run only has to be finished.
     Rough,
-    /// Completes all it gets.
+    /// Completes every message it gets.
     Gentle,
-    /// Completes all it gets, and takes much at once.
+    /// Completes every message it gets, and pops many at once.
     Greedy,
-    /// Takes what is there without a lease, and looks again at once: always at the end of the
-    /// log, where transactions overlap.
+    /// Pops with auto_ack and pops again at once. It is always at the end of the log, where
+    /// transactions overlap.
     Eager,
 }
 
@@ -49,11 +49,11 @@ pub struct Consumer {
     manners: Manners,
     /// The lease it holds.
     lease: Option<Lease>,
-    /// What it holds when the open transaction has committed.
+    /// The lease it will hold when the open transaction has committed.
     next: Option<Lease>,
-    /// Acks of the open transaction, to count when it commits.
+    /// Messages completed in the open transaction, to be counted when it commits.
     completed: u64,
-    /// Of each queue, whether the last pop found nothing.
+    /// For each queue, whether the last pop found nothing.
     empty: [bool; QUEUES.len()],
 }
 
@@ -88,7 +88,7 @@ impl Consumer {
         self.manners != Manners::Rough || self.worker.shared.draining.load(Ordering::Relaxed)
     }
 
-    /// Pop once, or settle once; the number of messages that came.
+    /// Pop once, or settle once. Returns the number of messages that came.
     pub async fn step(&mut self) -> Result<usize> {
         let deliveries = self.worker.log.deliveries.len();
         self.completed = 0;
@@ -120,7 +120,7 @@ impl Consumer {
         Ok(came)
     }
 
-    /// An error that a consumer may meet: it loses its lease, or only its transaction.
+    /// Handle an error that a consumer may meet: it loses its lease, or only its transaction.
     async fn failed(&mut self, error: Error) -> Result<bool> {
         let Some(state @ ("QN001" | "QN002")) = sqlstate(&error) else {
             return self.worker.recover(error).await;
@@ -137,7 +137,8 @@ impl Consumer {
         Ok(false)
     }
 
-    /// By the server's clock. A lost connection counts as expired: nobody knows.
+    /// Whether a lease has expired by the server's clock. When the connection is lost the answer is
+    /// unknown, and the lease counts as expired.
     async fn has_expired(&mut self, lease: &Lease) -> Result<bool> {
         let sql = "SELECT clock_timestamp() >= $1";
         match self.worker.session.row(sql, &[&lease.expires]).await {
@@ -164,8 +165,9 @@ impl Consumer {
         }
     }
 
-    /// With auto_ack: delivered is completed. Where connections are cut the answer may be lost,
-    /// and with it the messages: there a transaction tells what became of them.
+    /// Pop with auto_ack, so that a delivered message is completed. Where connections are cut the
+    /// answer may be lost, and with it the messages. There the pop runs in a transaction, whose end
+    /// can be looked up.
     async fn pop_for_good(&mut self) -> Result<bool, Error> {
         let (survives, rolls_back) =
             (self.worker.shared.config.survives(), self.worker.chance(0.05));
@@ -193,7 +195,7 @@ impl Consumer {
                 self.complete(&mut lease, tx, None).await?;
             }
             while self.worker.chance(0.5) {
-                // What it sees of its own doings it has to forget.
+                // Whatever the transaction has learned from its own pops must go with the rollback.
                 self.pop(tx).await?;
             }
             self.worker.nap(30.0).await;
@@ -220,7 +222,7 @@ impl Consumer {
         Ok(true)
     }
 
-    /// The effect, the ack and the pop in one transaction.
+    /// Pop, and complete with the effect, in one transaction.
     async fn pop_and_complete(&mut self, repeatable: bool) -> Result<bool, Error> {
         let begin = if repeatable {
             "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM pg_class LIMIT 1"
@@ -238,7 +240,7 @@ impl Consumer {
         Ok(true)
     }
 
-    /// One call of queen_pop, recorded.
+    /// Call queen_pop once, and record it.
     async fn pop(&mut self, tx: TxId) -> Result<Option<Lease>, Error> {
         let request = self.request();
         let began = self.worker.tick();
@@ -251,7 +253,7 @@ impl Consumer {
         Ok(lease.filter(|_| self.manners != Manners::Eager))
     }
 
-    /// What the next call asks for.
+    /// Choose what the next call asks for.
     fn request(&mut self) -> Request {
         let gentle = self.gentle();
         let which = usize::from(self.worker.chance(0.3));
@@ -290,7 +292,7 @@ impl Consumer {
         Request { pop, which, batch, partitions, brief, lease_ms, waits }
     }
 
-    /// The rows of a call, in the log, and the lease over them.
+    /// Record the rows of a call. Returns the lease on them.
     fn record(
         &mut self,
         tx: TxId,
@@ -347,7 +349,7 @@ impl Consumer {
         Some(lease)
     }
 
-    /// What must hold of the rows of a pop by themselves.
+    /// Check what must hold for the rows of any pop.
     fn look_at(&mut self, request: &Request, rows: &[Message]) {
         let Request { pop, batch, partitions, .. } = request;
         let eager = self.manners == Manners::Eager;

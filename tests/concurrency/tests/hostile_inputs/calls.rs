@@ -1,12 +1,12 @@
 //! The calls of this test, and what may become of each.
 
-/// What may become of a call.
+/// What may happen to a call.
 #[derive(Clone, Copy, Debug)]
 pub enum Expected {
     Fine,
-    /// Refused with this SQLSTATE. (Two: where it depends on the version of PostgreSQL.)
+    /// Refused with this SQLSTATE. There are two where it depends on the version of PostgreSQL.
     Refused(&'static [&'static str]),
-    /// The contract leaves it open: fine, or refused with one of [`CONTRACT`].
+    /// The contract leaves it open: the call succeeds, or is refused with one of [`CONTRACT`].
     Open,
 }
 pub use Expected::{Fine, Open, Refused};
@@ -18,21 +18,21 @@ const FOREIGN: Expected = Refused(&["QN004"]);
 const UNMET: Expected = Refused(&["QN010"]);
 const UNREADABLE: Expected = Refused(&["22P02"]);
 const TOO_BIG: Expected = Refused(&["22003"]);
-/// An infinite interval: since PostgreSQL 17 there is one, before that it is no interval.
+/// PostgreSQL 17 introduced infinite intervals; before that the text is no interval.
 const INFINITE: Expected = Refused(&["22007", "22023"]);
 
-/// What the extension itself may raise.
+/// The SQLSTATEs that the extension itself may raise.
 pub const CONTRACT: &[&str] =
     &["22023", "42704", "55000", "QN001", "QN002", "QN003", "QN004", "QN005", "QN010", "QN020"];
 
-/// What PostgreSQL raises while it reads an argument, so that the function is never entered: text
+/// The SQLSTATEs that PostgreSQL raises while it reads an argument, before the function runs: text
 /// that is no value of the type (22P02), \u0000 in jsonb (22P05), no date or interval (22007), one
 /// out of its type's range (22008, 22015), a number out of its type's range (22003), character zero
 /// (54000), JSON nested deeper than the stack (54001).
 pub const INPUT: &[&str] =
     &["22P02", "22P05", "22007", "22008", "22015", "22003", "54000", "54001"];
 
-/// Names that are legal, however odd. The two é are different names.
+/// Odd names that are legal. The two é are different names.
 pub const ODD: &[&str] = &[
     "it's \"quoted\"; DROP TABLE queen_mq.queue; --",
     "back\\slash \\u0041 \\' \\",
@@ -52,8 +52,8 @@ pub const ODD: &[&str] = &[
 /// Refused in names, transaction_ids and timer keys; a marker's key may contain them.
 pub const CONTROLS: &[&str] = &["a\u{1}b", "\u{1f}", "\u{7f}", "line\nfeed", "end\r", "\ttab"];
 
-/// Where a name goes: `@` as an SQL literal, `#` as a JSON string. What comes of a legal name that
-/// nothing has, and of NULL.
+/// Calls with a name: `@` stands for it as an SQL literal, `#` as a JSON string. Then what happens
+/// with a legal name that no object has, and with NULL.
 pub const NAMES: &[(&str, Expected, Expected)] = &[
     ("queen_purge(@)", UNDEFINED, BAD),
     ("queen_delete_queue(@)", UNDEFINED, BAD),
@@ -98,7 +98,7 @@ pub const NAMES: &[(&str, Expected, Expected)] = &[
     ("queen_delete_queue(@)", Fine, BAD),
 ];
 
-/// The same for transaction_ids and timer keys.
+/// Calls with a transaction_id or a timer key, written like [`NAMES`].
 pub const IDS: &[(&str, Expected, Expected)] = &[
     ("queen_push('ids', '1', transaction_id => @)", Fine, Fine),
     ("queen_push('ids', '1', transaction_id => @, delay => '1 hour')", Fine, Fine),
@@ -128,7 +128,7 @@ pub const IDS: &[(&str, Expected, Expected)] = &[
     ),
 ];
 
-/// Where a namespace goes.
+/// Calls with a namespace.
 pub const NAMESPACES: &[&str] = &[
     "queen_kv_get(@, 'key')",
     "queen_kv_get_many(@, '{key}')",
@@ -142,7 +142,7 @@ pub const NAMESPACES: &[&str] = &[
     r#"queen_tx_commit(kv => '[{"op":"getMany","ns":#,"keys":["k"]}]')"#,
 ];
 
-/// Where a marker's key goes.
+/// Calls with a marker's key.
 pub const KEYS: &[&str] = &[
     "queen_kv_get('ns', @)",
     "queen_kv_get_many('ns', ARRAY[@])",
@@ -159,10 +159,10 @@ pub const KEYS: &[&str] = &[
 const ALMOST_16_MIB: &str =
     "(SELECT to_jsonb(string_agg(md5(i::text), '')) FROM generate_series(1, 524286) i)";
 
-/// The ends of a timestamptz.
+/// The limits of a timestamptz.
 const TIMES: &str = "'infinity' | '-infinity' | '4714-11-24 UTC BC' | '294276-12-31 UTC'";
 
-/// Everything else: calls, with SQL for their `@`, separated by ` | `.
+/// All other calls, with SQL for their `@`, separated by ` | `.
 pub const VALUES: &[(Expected, &str, &str)] = &[
     // Intervals.
     (
@@ -336,7 +336,7 @@ pub const VALUES: &[(Expected, &str, &str)] = &[
     (Fine, "queen_kv_list('ns', @)", "'%' | '_' | E'\\\\' | NULL | U&'\\+10FFFF'"),
     (Fine, "queen_kv_list('ns', after => @)", "'%' | E'\\x7f' | U&'\\+10FFFF' | NULL"),
     (Open, "queen_kv_list('ns', @)", "repeat('x', 513) | 'a', '' | 'b', 'a' | 'a', 'b'"),
-    // What is full stays so.
+    // A full queue stays full.
     (Refused(&["QN020"]), "queen_push('full', @)", "'1' | 'null', transaction_id => 'x'"),
     (Refused(&["QN020"]), "queen_push_batch('full', @)", "'{1}'"),
     (Refused(&["QN020"]), "queen_push_items(@)", r#"'[{"queue":"full","payload":1}]'"#),

@@ -1,6 +1,6 @@
-//! Hostile arguments: every public function, called with what no application should send. A call
-//! succeeds or is refused with the SQLSTATE of the contract; nothing crashes, what is refused leaves
-//! nothing, and the queues work on afterwards. JSON is in `hostile_json`.
+//! Hostile arguments: every public function is called with what no application should send. A call
+//! succeeds or is refused with an SQLSTATE of the contract. Nothing crashes, a refused call leaves
+//! nothing behind, and the queues go on working. JSON is in `hostile_json`.
 
 mod calls;
 
@@ -17,7 +17,8 @@ use calls::{
     Refused, VALUES,
 };
 
-/// Queues with a live lease ('held'), with messages for all ('s'), and without room ('full').
+/// A queue with a live lease ('held'), one with messages for every group ('s'), and one without
+/// room ('full').
 const SETUP: &str = "
     SELECT queen_push_batch('held', '{1,2,3}', transaction_ids => '{a,b,c}');
     SELECT queen_subscribe('held', 'reader', 'all');
@@ -27,13 +28,13 @@ const SETUP: &str = "
     SELECT queen_push_batch('full', '{1,2,3}');
 ";
 
-/// All legal odd names, the longest among them.
+/// All legal odd names, including the longest.
 fn odd_names() -> Vec<String> {
     let longest = ["x".repeat(255), "é".repeat(127), "🐘".repeat(63) + "\u{7ff}x"];
     ODD.iter().map(|name| (*name).to_owned()).chain(longest).collect()
 }
 
-/// Empty, and too long by a byte.
+/// An empty text, and texts that are one byte too long.
 fn of_no_length(max: usize) -> Vec<String> {
     vec![String::new(), "x".repeat(max + 1), "é".repeat(max / 2 + 1)]
 }
@@ -42,7 +43,7 @@ fn owned(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
-/// A call with this text at its `@` (as SQL) or its `#` (as JSON).
+/// A call with this text in place of its `@` (as SQL) or its `#` (as JSON).
 fn with(template: &str, text: Option<&str>) -> String {
     let quoted = |text: &str| text.replace('\'', "''");
     if template.contains('#') {
@@ -52,7 +53,7 @@ fn with(template: &str, text: Option<&str>) -> String {
     }
 }
 
-/// The whole list.
+/// All calls with all their arguments.
 fn calls() -> Vec<(Expected, String)> {
     let mut calls = Vec::new();
     let mut add = |expected, template: &str, texts: Vec<String>| {
@@ -104,7 +105,7 @@ fn judge(expected: Expected, outcome: Result<(), Error>) -> Result<()> {
     Ok(())
 }
 
-/// Make all calls, each in a transaction or in a savepoint of its own. All faults are told at once.
+/// Make all calls, each in a transaction or a savepoint of its own. Reports all faults at once.
 async fn call_all(session: &Session, held: &[Message], in_savepoints: bool) -> Result<()> {
     let calls = calls();
     let distinct = calls.iter().map(|(_, call)| call).collect::<HashSet<_>>().len();
@@ -139,7 +140,8 @@ async fn prepared() -> Result<(TestDb, Session, Vec<Message>)> {
     Ok((db, session, held))
 }
 
-/// The lease of before is whole, and queues old and new, however named, take and give messages.
+/// Check that the lease from before is whole, and that messages can be pushed to and popped from
+/// old and new queues with any name.
 async fn work_on(session: &Session, held: &[Message]) -> Result<()> {
     complete(session, held).await?;
     for name in odd_names().into_iter().chain(["held".into(), "fresh".into()]) {

@@ -1,22 +1,22 @@
-//! Whether leases exclude each other.
+//! Checks that leases exclude each other.
 
 use std::collections::{HashMap, HashSet};
 
 use super::{Delivery, Fault, NEVER, Release, Unit, View, Violation};
 
-/// How long after its end, in microseconds, nobody asks for a lease any more.
+/// How long after the end of a lease, in microseconds, the checker stops looking at it.
 const FORGET: i64 = 10_000_000;
 
-/// How exactly, in microseconds, the end of a lease is known.
+/// How exactly the end of a lease is known, in microseconds.
 const SLACK: i64 = 2_000;
 
 impl<'a> View<'a> {
-    /// At most one holds a stream; without order, a message.
+    /// At most one lease holds a stream or, in a group without order, a message.
     pub(super) fn check_leases(&self, found: &mut Vec<Violation>) {
         let mut held: HashMap<Unit, Vec<&Delivery>> = HashMap::new();
         let mut seen = HashSet::new();
         for delivery in &self.deliveries {
-            // One row stands for what the pop took of it.
+            // One row is enough for all messages of the unit in this pop.
             let unit = self.unit(delivery);
             if !seen.insert((delivery.pop, unit)) {
                 continue;
@@ -41,15 +41,15 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether the transaction of `holder` had not begun to end when `later` came, so that it
-    /// held a lock, whatever the time was.
+    /// Whether the transaction of `holder` had not begun to end when `later` came. Then it held a
+    /// lock, whatever the time was.
     fn locked(&self, holder: &Delivery, later: &Delivery) -> bool {
         let ending = self.facts.txs.get(&holder.tx).map_or(NEVER, |tx| tx.sent);
         holder.tx != later.tx && ending >= later.returned
     }
 
-    /// Whether `holder` was rolled back or released, for everybody, at the earliest when `later`
-    /// came.
+    /// Whether `holder` was rolled back or released, as all other transactions see it, at the
+    /// earliest when `later` came.
     fn over(&self, holder: &Delivery, later: &Delivery) -> bool {
         let rolled_back = self
             .facts
@@ -64,7 +64,7 @@ impl<'a> View<'a> {
             })
     }
 
-    /// The same for the transaction of `later` alone.
+    /// Whether the transaction of `later` itself had released `holder`.
     fn over_in_transaction(&self, holder: &Delivery, later: &Delivery) -> bool {
         self.releases_of(holder).any(|one| {
             one.tx == later.tx
