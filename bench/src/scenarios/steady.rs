@@ -61,7 +61,7 @@ struct Seen {
     dead: i64,
 }
 
-type Shared = Arc<Mutex<Seen>>;
+type SharedSeen = Arc<Mutex<Seen>>;
 
 pub async fn run(lab: &Lab) -> Result<Outcome> {
     let db = lab.server.database("steady").await?;
@@ -130,7 +130,11 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
 type Task = tokio::task::JoinHandle<Result<()>>;
 
 /// Starts the producers and consumers of one system.
-async fn start(db: &Db, side: &'static Side, duration: Duration) -> Result<(Shared, Vec<Task>)> {
+async fn start(
+    db: &Db,
+    side: &'static Side,
+    duration: Duration,
+) -> Result<(SharedSeen, Vec<Task>)> {
     let latencies = (0..PARTS).map(|_| load::latencies()).collect::<Result<_>>()?;
     let state = Arc::new(Mutex::new(Seen { latencies, bytes: Vec::new(), dead: 0 }));
     let began = Instant::now();

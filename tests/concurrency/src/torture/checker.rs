@@ -17,7 +17,8 @@ use std::fmt;
 use uuid::Uuid;
 
 use super::history::{
-    Completion, Delivery, GroupId, History, Push, Release, Stamp, StreamId, Tx, TxId, Uid, Unit,
+    Completion, Delivery, GroupId, History, PushRecord, Release, Stamp, StreamId, Tx, TxId, Uid,
+    Unit,
 };
 use super::prefix::Prefix;
 
@@ -88,7 +89,7 @@ pub fn check(history: &History) -> Vec<Violation> {
 struct Facts<'a> {
     history: &'a History,
     txs: HashMap<TxId, Tx>,
-    pushes: HashMap<Uid, &'a Push>,
+    pushes: HashMap<Uid, &'a PushRecord>,
     /// Committed pushes by stream, in the order of their transactions' answers.
     by_done: BTreeMap<StreamId, Vec<(Stamp, Uid)>>,
     /// The messages that must come right before a message: the last one of its producer and the
@@ -136,7 +137,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The push of a message, if it took effect.
-    fn effective(&self, uid: Uid) -> Option<(&'a Push, Tx)> {
+    fn effective(&self, uid: Uid) -> Option<(&'a PushRecord, Tx)> {
         let push = *self.pushes.get(&uid)?;
         let tx = self.committed(push.tx)?;
         (!push.undone).then_some((push, tx))

@@ -43,7 +43,7 @@ pub struct Tx {
 
 /// One message as a producer pushed it.
 #[derive(Clone, Debug)]
-pub struct Push {
+pub struct PushRecord {
     /// The number in the payload. Every producer numbers its messages in the order in which it
     /// pushes them.
     pub uid: Uid,
@@ -126,7 +126,7 @@ pub struct Group {
 pub struct History {
     pub groups: Vec<Group>,
     pub txs: Vec<Tx>,
-    pub pushes: Vec<Push>,
+    pub pushes: Vec<PushRecord>,
     pub deliveries: Vec<Delivery>,
     pub completions: Vec<Completion>,
     pub releases: Vec<Release>,

@@ -10,7 +10,7 @@ use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 use tokio_postgres::Error;
 
-use super::history::{Push as Record, StreamId, TxId, Uid};
+use super::history::{PushRecord, StreamId, TxId, Uid};
 use super::worker::{Worker, stream_name};
 use crate::queen::{Item, Push, PushBatch, Pushed};
 
@@ -214,7 +214,7 @@ impl Producer {
         }
         for (n, (draft, row)) in drafts.iter().zip(&rows).enumerate() {
             self.look_at(n, draft, row);
-            self.worker.log.pushes.push(Record {
+            self.worker.log.pushes.push(PushRecord {
                 uid: draft.uid,
                 producer: self.number,
                 stream: draft.stream,

@@ -18,7 +18,7 @@ impl Tale {
     }
 
     fn push(&mut self, uid: Uid, producer: u32, tx: TxId, began: Stamp) -> &mut Self {
-        self.0.pushes.push(Push {
+        self.0.pushes.push(PushRecord {
             uid,
             producer,
             stream: 0,
