@@ -40,14 +40,17 @@ struct Side {
 const SIDES: [Side; 2] = [
     Side {
         system: System::Queen,
-        push: "SELECT 1 FROM queen_push('q', jsonb_build_object('n', $1::bigint, 'pad', repeat('x', 60)), 'p' || $2::bigint)",
-        pop: "SELECT lease_id::text, (payload->>'n')::bigint FROM queen_pop('q', batch => 10, partitions => 10)",
+        push: "SELECT 1 FROM queen_push('q', jsonb_build_object('n', $1::bigint, 'pad', \
+            repeat('x', 60)), 'p' || $2::bigint)",
+        pop: "SELECT lease_id::text, (payload->>'n')::bigint FROM queen_pop('q', batch => 10, \
+            partitions => 10)",
         settle: "SELECT 1 FROM queen_ack(($1::text[])[1]::uuid)",
         schema: "queen_mq",
     },
     Side {
         system: System::Pgmq,
-        push: "SELECT 1 FROM pgmq.send('q', jsonb_build_object('n', $1::bigint, 'pad', repeat('x', 60), 'p', $2::bigint))",
+        push: "SELECT 1 FROM pgmq.send('q', jsonb_build_object('n', $1::bigint, 'pad', \
+            repeat('x', 60), 'p', $2::bigint))",
         pop: "SELECT msg_id::text, (message->>'n')::bigint FROM pgmq.read('q', 30, 10)",
         settle: "SELECT 1 FROM pgmq.delete('q', $1::text[]::bigint[])",
         schema: "pgmq",
@@ -110,10 +113,11 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
     }
 
     let method = format!(
-        "for {} s, {RATE} messages a second into each system, from {PRODUCERS} sessions into {PARTITIONS} \
-         partitions; {CONSUMERS} sessions pop up to 10 and settle them, and look again 5 ms after \
-         finding nothing; what is settled is deleted after {} s. Both systems at once; latency from the moment a push \
-         is due to the return of the pop",
+        "for {} s, {RATE} messages a second into each system, \
+         from {PRODUCERS} sessions into {PARTITIONS} partitions; \
+         {CONSUMERS} sessions pop up to 10 and settle them, and look again 5 ms after \
+         finding nothing; what is settled is deleted after {} s. Both systems at once; \
+         latency from the moment a push is due to the return of the pop",
         duration.as_secs(),
         reclaim.as_secs()
     );

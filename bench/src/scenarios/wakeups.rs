@@ -58,7 +58,8 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
     let mut latencies = load::latencies()?;
     let mut came = 0;
     while came < messages {
-        let sql = "SELECT transaction_id FROM queen_pop('q', 'g', batch => 100, wait => '20 s', auto_ack => true)";
+        let sql = "SELECT transaction_id FROM queen_pop('q', 'g', batch => 100, wait => '20 s', \
+            auto_ack => true)";
         let rows = consumer.rows(sql, &[]).await?;
         let returned = Instant::now();
         ensure!(!rows.is_empty(), "{came} of {messages} messages came");
@@ -66,17 +67,16 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
             came += 1;
             let n: usize = row.get::<_, String>(0).parse()?;
             let pushed = committed.lock().await[n];
-            let latency =
-                pushed.map_or(Duration::ZERO, |at| returned.saturating_duration_since(at));
-            load::record(&mut latencies, latency);
+            let delay = pushed.map_or(Duration::ZERO, |at| returned.saturating_duration_since(at));
+            load::record(&mut latencies, delay);
         }
     }
     pushes.await??;
     bystanders.iter().for_each(tokio::task::JoinHandle::abort);
 
     let method = format!(
-        "one session pushes {RATE} times a second, another waits in queen_pop; {BYSTANDERS} more wait \
-         for a queue to which no producer pushes"
+        "one session pushes {RATE} times a second, another waits in queen_pop; \
+         {BYSTANDERS} more wait for a queue to which no producer pushes"
     );
     let mut outcome = Outcome::new(12, "waking a waiting pop", method);
     let sample = Sample::of_latencies(LABEL, &latencies);

@@ -40,8 +40,9 @@ async fn an_encoding_other_than_utf8_is_refused() -> Result<()> {
         // In such a database a function of the library is refused, too.
         session
             .run(
-                "CREATE FUNCTION items(items jsonb) RETURNS TABLE (ordinal int, message_id bigint, transaction_id text, \
-                 status text) LANGUAGE c AS 'queen_mq', 'queen_push_items_wrapper'",
+                "CREATE FUNCTION items(items jsonb) RETURNS TABLE (ordinal int, message_id bigint, \
+                 transaction_id text, status text) LANGUAGE c AS 'queen_mq', \
+                     'queen_push_items_wrapper'",
             )
             .await?;
         let call = r#"SELECT * FROM items('[{"queue": "q", "payload": 1}]')"#;
@@ -156,7 +157,8 @@ async fn a_worker_that_is_ended_in_its_sleep_leaves_its_place_to_the_next() -> R
     let cluster = Cluster::start_with(&format!("{SETTINGS}\n{rarely}"))?;
     let db = TestDb::create(&cluster.config()).await?;
     let session = db.session().await?;
-    let worker = "SELECT coalesce(max(pid), 0)::bigint FROM pg_stat_activity WHERE state IS DISTINCT FROM 'active'
+    let worker = "SELECT coalesce(max(pid), 0)::bigint FROM pg_stat_activity
+        WHERE state IS DISTINCT FROM 'active'
                   AND backend_type = 'queen_mq worker' AND datname = current_database()";
     let mut last = 0;
     for round in 0..4 {
@@ -186,9 +188,11 @@ DECLARE f record; body text; result text; args text; i int := 0;
 BEGIN
     CREATE TABLE impostors (name text, shown text, passed text);
     FOR f IN
-        SELECT p.oid, p.proname, p.prosrc, p.pronargs, p.prokind, pg_get_function_result(p.oid) AS result,
-            ARRAY(SELECT format_type(t, NULL) FROM unnest(p.proargtypes) WITH ORDINALITY AS a(t, n) ORDER BY n) AS args
-        FROM pg_proc p JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+        SELECT p.oid, p.proname, p.prosrc, p.pronargs, p.prokind,
+            pg_get_function_result(p.oid) AS result, ARRAY(SELECT format_type(t, NULL)
+                FROM unnest(p.proargtypes) WITH ORDINALITY AS a(t, n) ORDER BY n) AS args
+        FROM pg_proc p JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+            AND d.deptype = 'e'
         JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'queen_mq'
         JOIN pg_language l ON l.oid = p.prolang AND l.lanname = 'c' WHERE p.prokind = 'f'
     LOOP
@@ -197,20 +201,25 @@ BEGIN
             SELECT array_to_string(f.args[:f.pronargs - 1], ','), f.result WHERE f.pronargs > 0
             UNION SELECT '', f.result WHERE f.pronargs > 0
             UNION SELECT array_to_string(f.args || 'int8'::text, ','), f.result
-            UNION SELECT array_to_string('int2'::text || f.args[2:], ','), f.result WHERE f.pronargs > 0
-            UNION SELECT array_to_string(f.args[:f.pronargs - 1] || 'int2'::text, ','), f.result WHERE f.pronargs > 0
+            UNION SELECT array_to_string('int2'::text || f.args[2:], ','), f.result
+                WHERE f.pronargs > 0
+            UNION SELECT array_to_string(f.args[:f.pronargs - 1] || 'int2'::text, ','), f.result
+                WHERE f.pronargs > 0
             UNION SELECT array_to_string(f.args, ','),
-                CASE WHEN f.result LIKE 'TABLE(%' THEN regexp_replace(f.result, '\)$', ', one_more text)') ELSE 'uuid[]' END
+                CASE WHEN f.result LIKE 'TABLE(%' THEN regexp_replace(f.result, '\)$',
+                    ', one_more text)') ELSE 'uuid[]' END
             UNION SELECT array_to_string(f.args, ','), 'TABLE(a smallint, b uuid)'
-            UNION SELECT array_to_string(f.args, ','), regexp_replace(f.result, '^(.*[(,] ?\S+) [^,]*\)$', '\1 smallint)')
+            UNION SELECT array_to_string(f.args, ','), regexp_replace(f.result,
+                '^(.*[(,] ?\S+) [^,]*\)$', '\1 smallint)')
                 WHERE f.result LIKE 'TABLE(%'
             UNION SELECT array_to_string(f.args, ','), 'SETOF record'
         LOOP
             i := i + 1;
-            EXECUTE format('CREATE FUNCTION impostor_%s(%s) RETURNS %s LANGUAGE c AS %L, %L', i, args, result,
-                'queen_mq', f.prosrc);
-            INSERT INTO impostors VALUES (format('impostor_%s', i), format('%s(%s) %s', f.prosrc, args, result),
-                (SELECT string_agg('NULL', ',') FROM unnest(string_to_array(args, ','))));
+            EXECUTE format('CREATE FUNCTION impostor_%s(%s) RETURNS %s LANGUAGE c AS %L, %L', i,
+                args, result, 'queen_mq', f.prosrc);
+            INSERT INTO impostors VALUES (format('impostor_%s', i), format('%s(%s) %s', f.prosrc,
+                args, result), (SELECT string_agg('NULL', ',')
+                    FROM unnest(string_to_array(args, ','))));
         END LOOP;
     END LOOP;
 END

@@ -84,7 +84,8 @@ async fn calls_over_many_partitions_take_few_locks() -> Result<()> {
         let other = if ordering == "none" { "partition" } else { "none" };
         for call in [
             "SELECT queen_pop('q', 'g', batch => 300, partitions => 300, auto_ack => true)",
-            "SELECT queen_pop('q', 'h', batch => 300, partitions => 300, subscription_mode => 'all', auto_ack => true)",
+            "SELECT queen_pop('q', 'h', batch => 300, partitions => 300, \
+                subscription_mode => 'all', auto_ack => true)",
             "SELECT queen_seek('q', 'g', 'start')",
             "SELECT queen_seek('q', 'h', 'end', partition => 'p7')",
             &format!("SELECT queen_configure('q', ordering => '{other}')"),
@@ -137,7 +138,8 @@ async fn calls_over_many_queues_take_few_locks() -> Result<()> {
         .await?;
     // Every queue has a max_depth, so the pushes count what is pending.
     let push = "SELECT queen_push_items((SELECT jsonb_agg(jsonb_build_object('queue', 'q' || q,
-                    'partition', 'p' || p, 'payload', 1)) FROM generate_series(1, 200) q, generate_series(1, 5) p))";
+                    'partition', 'p' || p, 'payload', 1)) FROM generate_series(1, 200) q,
+                        generate_series(1, 5) p))";
     session.run("BEGIN").await?;
     session.run(push).await?;
     session.run(push).await?;
@@ -164,14 +166,17 @@ async fn a_role_that_may_only_connect_stops_nothing() -> Result<()> {
     config.user(&role);
     let guest = Session::open(&config).await?;
     let names = "SELECT count(pg_advisory_lock(hashtextextended(format(name, i), 0)))
-                 FROM generate_series(1, 40) i, unnest(ARRAY['queen_mq first reads %s', 'queen_mq tally %s',
-                     'queen_mq discovery %s', 'queen_mq cursor %s Default', 'queen_mq takes %s Default']) name";
+                 FROM generate_series(1, 40) i,
+                     unnest(ARRAY['queen_mq first reads %s', 'queen_mq tally %s',
+                         'queen_mq discovery %s', 'queen_mq cursor %s Default',
+                         'queen_mq takes %s Default']) name";
     guest.run(names).await?;
     guest.run("SELECT count(pg_advisory_lock(i)) FROM generate_series(0, 300) i").await?;
     guest
         .run(
             "SELECT count(pg_advisory_lock(c::int, i)) FROM generate_series(0, 60) i,
-             (SELECT oid::bigint FROM pg_class WHERE relnamespace = 'queen_mq'::regnamespace) AS t (c)",
+             (SELECT oid::bigint FROM pg_class
+                 WHERE relnamespace = 'queen_mq'::regnamespace) AS t (c)",
         )
         .await?;
     for table in ["queue", "cursor", "claim", "tally", "consumer_group", "discovery"] {
@@ -187,7 +192,8 @@ async fn a_role_that_may_only_connect_stops_nothing() -> Result<()> {
             .await?;
         for group in ["g", "h"] {
             let pop = format!(
-                "SELECT count(*) FROM queen_pop('{queue}', '{group}', subscription_mode => 'all', auto_ack => true)"
+                "SELECT count(*) FROM queen_pop('{queue}', '{group}', subscription_mode => 'all', \
+                    auto_ack => true)"
             );
             assert_eq!(worker.count(&pop).await?, 1);
         }

@@ -105,7 +105,8 @@ async fn what_a_trigger_sets_for_itself_is_put_back() -> Result<()> {
     let boss = boss(&town).await?;
     boss.run(
         "CREATE FUNCTION public.sets() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-             SET LOCAL enable_seqscan = on; SET LOCAL plan_cache_mode = auto; SET enable_hashjoin = on;
+             SET LOCAL enable_seqscan = on; SET LOCAL plan_cache_mode = auto;
+             SET enable_hashjoin = on;
              SET LOCAL lock_timeout = '7s'; RETURN coalesce(NEW, OLD); END $$;
          SELECT public.queen_subscribe('q', 'g');
          SELECT * FROM public.queen_pop('q', 'g', subscription_mode => 'all')",
@@ -117,8 +118,10 @@ async fn what_a_trigger_sets_for_itself_is_put_back() -> Result<()> {
     let triggers: String = boss.query_one(tables, &[]).await?.get(0);
     boss.run(&triggers).await?;
     let app = town.role("app").await?;
-    let settings = "SELECT string_agg(name || ' = ' || setting, ', ' ORDER BY name) FROM pg_settings
-        WHERE name ~ '^enable_|^jit$|^plan_cache|^lock_timeout|^max_parallel_workers_per|^search_path'";
+    let settings =
+        "SELECT string_agg(name || ' = ' || setting, ', ' ORDER BY name) FROM pg_settings
+        WHERE name ~ ('^enable_|^jit$|^plan_cache|^lock_timeout|^max_parallel_workers_per'
+            || '|^search_path')";
     let before: String = app.query_one(settings, &[]).await?.get(0);
     for call in [
         PUSH,
@@ -167,7 +170,8 @@ async fn an_error_at_a_commit_of_a_wait_keeps_its_sqlstate() -> Result<()> {
     boss.run(RAISES).await?;
     boss.run(
         "CREATE TABLE public.judged (a int);
-         CREATE CONSTRAINT TRIGGER raises AFTER INSERT ON public.judged DEFERRABLE INITIALLY DEFERRED
+         CREATE CONSTRAINT TRIGGER raises AFTER INSERT ON public.judged
+             DEFERRABLE INITIALLY DEFERRED
              FOR EACH ROW EXECUTE FUNCTION public.raises();
          CREATE PROCEDURE public.waits() LANGUAGE plpgsql AS $$ DECLARE r bool; BEGIN
              INSERT INTO public.judged VALUES (1);

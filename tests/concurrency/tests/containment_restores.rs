@@ -274,7 +274,8 @@ async fn a_session_goes_by_the_extension_that_is_there() -> Result<()> {
 /// yet.
 const HALF_LOADED: &str = "
     INSERT INTO queen_mq.admission VALUES (7, 'p', 't', 1, '2001-01-01');
-    INSERT INTO queen_mq.cursor (id, group_id, partition) OVERRIDING SYSTEM VALUE VALUES (9, 5, 'p');
+    INSERT INTO queen_mq.cursor (id, group_id, partition) OVERRIDING SYSTEM VALUE
+        VALUES (9, 5, 'p');
     INSERT INTO queen_mq.claim (id, group_id, partition, message_id, taken_at)
         VALUES (10, 5, 'p', 30, '2001-01-01');
     INSERT INTO queen_mq.progress (cursor_id, revision, group_id, state) VALUES (11, 1, 5, '');
@@ -290,7 +291,8 @@ async fn a_sweep_beside_a_dump_that_is_being_loaded_deletes_none_of_it() -> Resu
     let session = &db.session().await?;
     session.run(HALF_LOADED).await?;
     let rows = "SELECT (SELECT count(*) FROM queen_mq.admission) \
-                     + (SELECT count(*) FROM queen_mq.cursor) + (SELECT count(*) FROM queen_mq.claim) \
+                     + (SELECT count(*) FROM queen_mq.cursor) \
+                     + (SELECT count(*) FROM queen_mq.claim) \
                      + (SELECT count(*) FROM queen_mq.progress) \
                      + (SELECT count(*) FROM queen_mq.segment)";
     for (set, left) in [("SELECT 1", 5), (LOADED, 0)] {

@@ -35,7 +35,8 @@ async fn a_role_can_do_what_was_granted_to_it_and_no_more() -> Result<()> {
     let carol = town.extension().await?;
     let push = ["queen_push", "queen_push_batch", "queen_push_items"];
     let consume = ["queen_pop", "queen_ack", "queen_settle", "queen_extend"];
-    let grants = "SELECT format('GRANT EXECUTE ON FUNCTION %s TO %s', oid::regprocedure, $2::text) FROM pg_proc
+    let grants = "SELECT format('GRANT EXECUTE ON FUNCTION %s TO %s', oid::regprocedure, $2::text)
+        FROM pg_proc
                   WHERE proname = ANY ($1)";
     for (role, names) in [("producer", &push[..]), ("consumer", &consume[..])] {
         for row in carol.query(grants, &[&names, &role]).await? {
@@ -70,26 +71,31 @@ async fn a_role_can_do_what_was_granted_to_it_and_no_more() -> Result<()> {
 async fn misowned(admin: &Session, owner: &str) -> Result<Vec<String>> {
     let sql = "WITH member AS (
             SELECT classid, objid FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
-            WHERE d.refclassid = 'pg_extension'::regclass AND e.extname = 'queen_mq' AND d.deptype = 'e')
+            WHERE d.refclassid = 'pg_extension'::regclass AND e.extname = 'queen_mq'
+                AND d.deptype = 'e')
         SELECT concat_ws(' ', oid::regclass, 'belongs to', relowner::regrole) FROM pg_class
             WHERE relowner <> $1::text::regrole AND (oid IN (SELECT objid FROM member)
                 OR relnamespace = 'queen_mq'::regnamespace)
-        UNION ALL SELECT concat_ws(' ', oid::regprocedure, 'belongs to', proowner::regrole) FROM pg_proc
+        UNION ALL SELECT concat_ws(' ', oid::regprocedure, 'belongs to', proowner::regrole)
+            FROM pg_proc
             WHERE proowner <> $1::text::regrole AND oid IN (SELECT objid FROM member)
         UNION ALL SELECT concat_ws(' ', 'schema belongs to', nspowner::regrole) FROM pg_namespace
             WHERE nspname = 'queen_mq' AND nspowner <> $1::text::regrole
-        UNION ALL SELECT concat_ws(' ', 'type', oid::regtype, 'belongs to', typowner::regrole) FROM pg_type
+        UNION ALL SELECT concat_ws(' ', 'type', oid::regtype, 'belongs to', typowner::regrole)
+            FROM pg_type
             WHERE typnamespace = 'queen_mq'::regnamespace AND typowner <> $1::text::regrole
         UNION ALL SELECT concat_ws(' ', 'extension belongs to', extowner::regrole) FROM pg_extension
             WHERE extname = 'queen_mq' AND extowner <> $1::text::regrole
-        UNION ALL SELECT concat_ws(' ', oid::regprocedure, 'is SECURITY DEFINER, or has settings', proconfig) FROM pg_proc
+        UNION ALL SELECT concat_ws(' ', oid::regprocedure, 'is SECURITY DEFINER, or has settings',
+            proconfig) FROM pg_proc
             WHERE (prosecdef OR proconfig IS NOT NULL AND prorettype <> 'trigger'::regtype)
               AND oid IN (SELECT objid FROM member)
         UNION ALL SELECT concat_ws(' ', oid::regprocedure, 'is for PUBLIC') FROM pg_proc
             WHERE oid IN (SELECT objid FROM member) AND (proacl IS NULL
                 OR EXISTS (SELECT FROM aclexplode(proacl) WHERE grantee = 0))
         UNION ALL SELECT concat_ws(' ', oid::regclass, 'is for PUBLIC') FROM pg_class
-            WHERE oid IN (SELECT objid FROM member) AND EXISTS (SELECT FROM aclexplode(relacl) WHERE grantee = 0)
+            WHERE oid IN (SELECT objid FROM member) AND EXISTS (SELECT FROM aclexplode(relacl)
+                WHERE grantee = 0)
         ORDER BY 1";
     Ok(admin.query(sql, &[&owner]).await?.iter().map(|row| row.get(0)).collect())
 }
@@ -99,7 +105,8 @@ async fn goes_around(session: &Session, queue: &str) -> Result<(), Error> {
     let sql = format!(
         "SELECT * FROM public.queen_push('{queue}', '1');
          DO $$ BEGIN
-             PERFORM public.queen_ack((SELECT lease_id FROM public.queen_pop('{queue}', 'round', subscription_mode => 'all')));
+             PERFORM public.queen_ack((SELECT lease_id FROM public.queen_pop('{queue}', 'round',
+                 subscription_mode => 'all')));
          END $$;
          SELECT * FROM public.queen_groups"
     );
@@ -208,8 +215,10 @@ async fn no_lock_that_a_stranger_can_take_holds_a_call_up() -> Result<()> {
         let ready = Ready::prepare(&carol, &format!("lock {number}")).await?;
         app.run("BEGIN").await?;
         app.run(&statement(&ready.fill(call.sql))).await.context(call.name)?;
-        let locks = "SELECT coalesce(string_agg(concat_ws(' ', datname, classid, objid, objsubid), ', '), '') FROM pg_locks
-             LEFT JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND datname = current_database()";
+        let locks = "SELECT coalesce(string_agg(concat_ws(' ', datname, classid, objid, objsubid),
+                 ', '), '') FROM pg_locks
+             LEFT JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory'
+                 AND datname = current_database()";
         let held: String = town.admin.row(locks, &[]).await?.get(0);
         ensure!(held.is_empty(), "{} holds advisory locks: {held}", call.name);
         app.run("ROLLBACK").await?;
@@ -255,12 +264,14 @@ END $$;
 DO $$
 DECLARE t regclass;
 BEGIN
-    FOR t IN SELECT oid FROM pg_class WHERE relnamespace = 'queen_mq'::regnamespace AND relkind = 'r' LOOP
+    FOR t IN SELECT oid FROM pg_class WHERE relnamespace = 'queen_mq'::regnamespace
+        AND relkind = 'r' LOOP
         EXECUTE format('CREATE TRIGGER before BEFORE INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW
             EXECUTE FUNCTION traps.tell()', t);
         EXECUTE format('CREATE TRIGGER after AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW
             EXECUTE FUNCTION traps.tell()', t);
-        EXECUTE format('CREATE TRIGGER statement AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH STATEMENT
+        EXECUTE format('CREATE TRIGGER statement AFTER INSERT OR UPDATE OR DELETE ON %s
+            FOR EACH STATEMENT
             EXECUTE FUNCTION traps.tell()', t);
     END LOOP;
 END $$";

@@ -90,18 +90,22 @@ const WRAPPED: &str = "CREATE SCHEMA app AUTHORIZATION app;
 async fn worker_works(town: &Town, carol: &Session) -> Result<()> {
     carol
         .run(
-            "SELECT queen_configure('w', retention => '300 ms', dedup_window => '200 ms', lease_time => '200 ms');
+            "SELECT queen_configure('w', retention => '300 ms', dedup_window => '200 ms',
+                lease_time => '200 ms');
              SELECT queen_push_batch('w', '{1,2,3}', 'p', '{x,y,z}');
              SELECT queen_pop('w', 'g', batch => 2, subscription_mode => 'all');
-             SELECT queen_push('kept', '1', 'p'); SELECT queen_configure('kept', lease_time => '200 ms');
+             SELECT queen_push('kept', '1', 'p');
+             SELECT queen_configure('kept', lease_time => '200 ms');
              SELECT queen_pop('kept', 'g', subscription_mode => 'all');
              SELECT queen_schedule('timed', 'k', '1', delay => '300 ms');
-             SELECT queen_kv_put('w', k::text, '1', ttl => '100 ms') FROM generate_series(1, 100) AS k;
+             SELECT queen_kv_put('w', k::text, '1', ttl => '100 ms')
+                 FROM generate_series(1, 100) AS k;
              SELECT queen_worker_start()",
         )
         .await?;
     let left = "SELECT (SELECT count(*) FROM public.queen_messages WHERE queue = 'w')
-        + (SELECT count(*) FROM queen_mq.marker WHERE ns = 'w') + (SELECT count(*) FROM queen_mq.admission
+        + (SELECT count(*) FROM queen_mq.marker WHERE ns = 'w')
+        + (SELECT count(*) FROM queen_mq.admission
             JOIN queen_mq.queue q ON q.id = queue_id WHERE q.name = 'w')
         + (SELECT 1 - count(*) FROM public.queen_messages WHERE queue = 'timed')";
     eventually("end of the worker's work", SOON, async || {

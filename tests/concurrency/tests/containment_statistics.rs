@@ -20,12 +20,14 @@ const LITTLE: &str = "
     SELECT queen_configure('small'), queen_configure('limited', max_depth => 1000000);
     SELECT queen_subscribe(queue, 'g', 'all') FROM unnest('{q,u,small,limited}'::text[]) AS queue;
     SELECT queen_push(queue, '{}', part, 'id ' || part || i)
-    FROM unnest('{q,u,small}'::text[]) AS queue, unnest('{p,o}'::text[]) AS part, generate_series(1, 20) AS i;
+    FROM unnest('{q,u,small}'::text[]) AS queue, unnest('{p,o}'::text[]) AS part,
+        generate_series(1, 20) AS i;
     SELECT queen_push('q', '{}', 'dead');
     SELECT queen_ack(lease_id, status => 'failed') FROM queen_pop('q', 'g', partition => 'dead');
     SELECT queen_ack(lease_id) FROM queen_pop('q', 'g', partition => 'p');
     SELECT queen_ack(lease_id) FROM queen_pop('u', 'g', partition => 'p');
-    SELECT queen_ack(lease_id) FROM (SELECT DISTINCT lease_id FROM queen_pop('q', 'g', 4, partitions => 2)) AS l;
+    SELECT queen_ack(lease_id)
+        FROM (SELECT DISTINCT lease_id FROM queen_pop('q', 'g', 4, partitions => 2)) AS l;
     SELECT queen_schedule('q', 'timer', '{}', delay => '1 day');
     SELECT queen_kv_put('n', 'key', '1', forever => true);";
 
@@ -34,8 +36,8 @@ const LITTLE: &str = "
 const BULK: &str = "
     CREATE TEMP TABLE it ON COMMIT DROP AS
         SELECT q.id AS q, u.id AS u, g.id AS g, h.id AS h, c.id AS c, q.installation
-        FROM queen_mq.queue q, queen_mq.queue u, queen_mq.consumer_group g, queen_mq.consumer_group h,
-             queen_mq.cursor c
+        FROM queen_mq.queue q, queen_mq.queue u, queen_mq.consumer_group g,
+             queen_mq.consumer_group h, queen_mq.cursor c
         WHERE q.name = 'q' AND u.name = 'u' AND (g.queue, h.queue) = ('q', 'u')
           AND (c.group_id, c.partition) = (g.id, 'p');
     INSERT INTO queen_mq.queue (name, created_at, installation, xid_offset)
@@ -49,15 +51,18 @@ const BULK: &str = "
     INSERT INTO queen_mq.admission
         SELECT q, 'p', 'bulk ' || i, i, now() FROM it, generate_series(1, $MANY) AS i;
     INSERT INTO queen_mq.cursor (id, group_id, partition) OVERRIDING SYSTEM VALUE
-        SELECT nextval('queen_mq.cursor_id_seq'), g, 'bulk ' || i FROM it, generate_series(1, $MANY) AS i;
+        SELECT nextval('queen_mq.cursor_id_seq'), g, 'bulk ' || i
+            FROM it, generate_series(1, $MANY) AS i;
     INSERT INTO queen_mq.claim
-        SELECT nextval('queen_mq.cursor_id_seq'), h, 'bulk', i * 28, now(), gen_random_uuid(), now() + '1 hour'
+        SELECT nextval('queen_mq.cursor_id_seq'), h, 'bulk', i * 28, now(), gen_random_uuid(),
+            now() + '1 hour'
         FROM it, generate_series(1, $MANY) AS i;
     INSERT INTO queen_mq.progress
         SELECT b.id, 1, b.group_id, now() + '1 hour', NULL, p.state
         FROM (SELECT id, group_id FROM queen_mq.cursor WHERE partition LIKE 'bulk %'
               UNION ALL SELECT id, group_id FROM queen_mq.claim WHERE partition = 'bulk') AS b,
-             (SELECT state FROM it, queen_mq.progress WHERE cursor_id = c ORDER BY revision DESC LIMIT 1) AS p;
+             (SELECT state FROM it, queen_mq.progress WHERE cursor_id = c
+                 ORDER BY revision DESC LIMIT 1) AS p;
     INSERT INTO queen_mq.receipt
         SELECT cursor_id, gen_random_uuid(), now(), body, group_id, partition
         FROM (SELECT * FROM queen_mq.receipt WHERE group_id IS NULL LIMIT 1) AS ordered,
@@ -67,16 +72,21 @@ const BULK: &str = "
         FROM (SELECT * FROM queen_mq.receipt WHERE group_id IS NOT NULL LIMIT 1) AS claimed,
              generate_series(1, $MANY) AS i;
     INSERT INTO queen_mq.lease_set (lease_id, cursor_ids, created_at)
-        SELECT gen_random_uuid(), ARRAY[c], now() - interval '3 hours' FROM it, generate_series(1, $MANY);
-    INSERT INTO queen_mq.dead_letter (queue, consumer_group, partition, message_id, transaction_id, payload,
-                                      failures, deliveries, created_at, failed_at)
-        SELECT 'q', 'g', 'bulk', i, i::text, '1', 1, 1, now(), now() FROM generate_series(1, $MANY) AS i;
+        SELECT gen_random_uuid(), ARRAY[c], now() - interval '3 hours'
+            FROM it, generate_series(1, $MANY);
+    INSERT INTO queen_mq.dead_letter (queue, consumer_group, partition, message_id,
+                                      transaction_id, payload, failures, deliveries,
+                                      created_at, failed_at)
+        SELECT 'q', 'g', 'bulk', i, i::text, '1', 1, 1, now(), now()
+            FROM generate_series(1, $MANY) AS i;
     INSERT INTO queen_mq.timer (queue_id, timer_key, partition, transaction_id, deliver_at, payload)
-        SELECT q, 'bulk ' || i, 'p', 'timer ' || i, now() + '1 day', '1' FROM it, generate_series(1, $MANY) AS i;
+        SELECT q, 'bulk ' || i, 'p', 'timer ' || i, now() + '1 day', '1'
+            FROM it, generate_series(1, $MANY) AS i;
     INSERT INTO queen_mq.replay
         SELECT u, -i, 3, 'bulk', -1 FROM it, generate_series(1, $MANY) AS i;
     INSERT INTO queen_mq.marker (ns, key, value, version, expires_at, created_at, updated_at)
-        SELECT 'n', 'bulk ' || i, '1', nextval('queen_mq.marker_version'), now() + '1 day', now(), now()
+        SELECT 'n', 'bulk ' || i, '1', nextval('queen_mq.marker_version'), now() + '1 day', now(),
+            now()
         FROM generate_series(1, $MANY) AS i;";
 
 /// The name of a case, the statements before the call in its transaction, and the call.
@@ -100,8 +110,10 @@ const CASES: &[Case] = &[
     Case(
         "push_items",
         "",
-        r#"queen_push_items('[{"queue": "q", "payload": 1, "transactionId": "id p3", "partition": "p"},
-                              {"queue": "q", "payload": 1, "transactionId": "x", "partition": "p"}]')"#,
+        r#"queen_push_items('[{"queue": "q", "payload": 1, "transactionId": "id p3",
+                               "partition": "p"},
+                              {"queue": "q", "payload": 1, "transactionId": "x",
+                               "partition": "p"}]')"#,
     ),
     Case("pop", "", "queen_pop('q', 'g', 5, partitions => 2)"),
     Case("pop one partition", "", "queen_pop('q', 'g', 5, 'p')"),
@@ -130,7 +142,8 @@ const CASES: &[Case] = &[
         "settle",
         POP,
         "queen_settle((SELECT lease_id FROM popped LIMIT 1), (SELECT jsonb_build_array(
-             jsonb_build_object('transactionId', max(transaction_id), 'status', 'completed')) FROM popped))",
+             jsonb_build_object('transactionId', max(transaction_id), 'status', 'completed'))
+                 FROM popped))",
     ),
     Case("extend", POP, "queen_extend((SELECT lease_id FROM popped LIMIT 1))"),
     Case("subscribe", "", "queen_subscribe('q', 'other')"),
@@ -162,14 +175,16 @@ const CASES: &[Case] = &[
         POP,
         r#"queen_tx_commit(jsonb_build_array(
                jsonb_build_object('type', 'ack', 'leaseId', (SELECT lease_id FROM popped LIMIT 1)),
-               '{"type": "push", "queue": "q", "payload": 1, "transactionId": "id p3", "partition": "p"}'::jsonb),
+               '{"type": "push", "queue": "q", "payload": 1, "transactionId": "id p3",
+                 "partition": "p"}'::jsonb),
                '[{"op": "put", "ns": "n", "key": "key", "value": 2, "forever": true}]')"#,
     ),
 ];
 
 const POP: &str =
     "CREATE TEMP TABLE popped ON COMMIT DROP AS SELECT * FROM queen_pop('q', 'g', 5, 'p')";
-const POP_SEVERAL: &str = "CREATE TEMP TABLE popped ON COMMIT DROP AS SELECT * FROM queen_pop('q', 'g', 9, partitions => 2)";
+const POP_SEVERAL: &str = "CREATE TEMP TABLE popped ON COMMIT DROP AS \
+                           SELECT * FROM queen_pop('q', 'g', 9, partitions => 2)";
 const POP_FREELY: &str =
     "CREATE TEMP TABLE popped ON COMMIT DROP AS SELECT * FROM queen_pop('u', 'g', 5)";
 const ACKED: &str =
@@ -281,7 +296,8 @@ async fn calls_look_things_up_by_statistics_that_are_wrong() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_thousand_ids_repeated_in_their_own_transaction_take_seconds() -> Result<()> {
     let (_db, session) = database().await?;
-    let push = "SELECT count(*) FILTER (WHERE status = 'queued'), count(*) FILTER (WHERE status = 'duplicate')
+    let push = "SELECT count(*) FILTER (WHERE status = 'queued'),
+        count(*) FILTER (WHERE status = 'duplicate')
         FROM queen_push_batch('q', array_fill('1'::jsonb, '{100000}'), 'p',
                               ARRAY(SELECT 'id ' || i FROM generate_series(1, 100000) AS i))";
     session.run("BEGIN").await?;

@@ -15,7 +15,8 @@ struct Writer {
 }
 
 const LEASED: &str = "SELECT queen_push('q', '1'), queen_push('q', '2', partition => 'b');
-    CREATE TABLE held AS SELECT * FROM queen_pop('q', 'g', 9, partitions => 9, subscription_mode => 'all')";
+    CREATE TABLE held AS SELECT * FROM queen_pop('q', 'g', 9, partitions => 9,
+        subscription_mode => 'all')";
 const UNORDERED: &str = "SELECT queen_configure('q', ordering => 'none'), queen_push('q', '1')";
 const PUSHED: &str = "SELECT queen_push('q', '1'), queen_push('q', '2', partition => 'b')";
 const POP: &str = "PERFORM queen_pop('q', 'g', 9, partitions => 9, subscription_mode => 'all')";
@@ -173,8 +174,8 @@ const NOTE: &str = "
         RETURN coalesce(NEW, OLD);
     END $$;
     CREATE FUNCTION note_all() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        EXECUTE format('INSERT INTO public.noted SELECT %L, ''NEW TABLE'', array_agg(%I) FROM fresh',
-            TG_TABLE_NAME, TG_ARGV[0]);
+        EXECUTE format('INSERT INTO public.noted
+            SELECT %L, ''NEW TABLE'', array_agg(%I) FROM fresh', TG_TABLE_NAME, TG_ARGV[0]);
         RETURN NULL;
     END $$;";
 

@@ -33,7 +33,8 @@ async fn fill(session: &Session) -> Result<Before> {
     let timers = format!(
         "SELECT count(*) FROM generate_series(1, {TIMERS}) AS k, \
          LATERAL queen_schedule('timers ' || k % 20, k::text, jsonb_build_object('n', k), \
-             deliver_at => clock_timestamp() + make_interval(secs => k * {WINDOW} / {TIMERS} / 1000.0))"
+             deliver_at => clock_timestamp() \
+                 + make_interval(secs => k * {WINDOW} / {TIMERS} / 1000.0))"
     );
     session.run(&timers).await?;
     PushBatch::new("q", (1..=6).map(n).collect()).partition("a").run(session).await?;

@@ -51,7 +51,8 @@ async fn prepared(ordering: &str) -> Result<TestDb> {
              SELECT queen_subscribe('q', 'g', 'all');
              SELECT queen_subscribe('q', 'other', 'all');
              SELECT queen_push_batch('q', array_fill('1'::jsonb, ARRAY[2000]), partition => 'held');
-             SELECT queen_push_batch('q', array_fill('1'::jsonb, ARRAY[2000]), partition => 'p' || i)
+             SELECT queen_push_batch('q', array_fill('1'::jsonb, ARRAY[2000]),
+                 partition => 'p' || i)
              FROM generate_series(1, 4) i"
         ))
         .await?;
@@ -118,7 +119,8 @@ async fn others_pop_while_a_call_waits_for_an_open_pop() -> Result<()> {
             // in the first, and no gap is longer than half of the window.
             ensure!(
                 during * 2 >= before && longest < WINDOW / 2,
-                "{ordering}, {call}: {before} in a quarter of the time before, then {during}, none in {longest:?}"
+                "{ordering}, {call}: {before} in a quarter of the time before, then {during}, \
+                    none in {longest:?}"
             );
             ensure!(!task.is_finished(), "{ordering}, {call}: it did not wait");
             open.run("COMMIT").await?;
@@ -202,7 +204,8 @@ async fn calls_get_through_many_short_transactions() -> Result<()> {
 
 /// The object locks that a session has or waits for.
 async fn named(pid: i32, watcher: &Session) -> Result<i64> {
-    let sql = "SELECT count(*) FROM pg_locks WHERE pid = $1 AND (NOT granted OR locktype IN ('object', 'tuple'))";
+    let sql = "SELECT count(*) FROM pg_locks WHERE pid = $1 \
+        AND (NOT granted OR locktype IN ('object', 'tuple'))";
     Ok(watcher.row(sql, &[&pid]).await?.get(0))
 }
 

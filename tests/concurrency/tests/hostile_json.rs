@@ -39,8 +39,8 @@ const MALFORMED: &[(&str, &str)] = &[
     ("queen_tx_commit(@)", " | NULL | '[]', '[]', '[]' | '[]', '{}' | '[]', NULL, '1'"),
     ("queen_tx_commit(kv => @)", "NULL | '[]'"),
     (
-        "queen_tx_commit(kv => (SELECT jsonb_agg(jsonb_build_object('op', 'get', 'ns', 'ns', 'key', \
-         i::text)) FROM generate_series(1, @) i))",
+        "queen_tx_commit(kv => (SELECT jsonb_agg(jsonb_build_object('op', 'get', 'ns', \
+         'ns', 'key', i::text)) FROM generate_series(1, @) i))",
         "65 | 100000",
     ),
     (

@@ -201,7 +201,8 @@ async fn due_timers_are_moved_once_by_pops_and_sweeps() -> Result<()> {
     let session = db.session().await?;
     session.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
     let sql = format!(
-        "SELECT queen_schedule('q', k::text, jsonb_build_object('n', k), delay => '0', partition => 'p' || k % 5)
+        "SELECT queen_schedule('q', k::text, jsonb_build_object('n', k), delay => '0',
+            partition => 'p' || k % 5)
          FROM generate_series(1, {TIMERS}) AS k"
     );
     session.run(&sql).await?;

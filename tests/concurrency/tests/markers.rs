@@ -154,7 +154,8 @@ async fn a_required_put_that_loses_raises_with_the_winner_in_its_detail() -> Res
     let first = put_if_absent(&session, "race", "key", &json!({ "a": 1 }), "1 hour").await?;
     session.run("CREATE TABLE charges (n int)").await?;
     let sql = "BEGIN; INSERT INTO charges VALUES (1); \
-               SELECT queen_kv_put_if_absent('race', 'key', '2', forever => true, required => true)";
+               SELECT queen_kv_put_if_absent('race', 'key', '2', forever => true, \
+                   required => true)";
     let error = session.run(sql).await.fails_with("QN010")?;
     session.run("ROLLBACK").await?;
     let detail: Value = serde_json::from_str(error.detail().unwrap_or_default())?;

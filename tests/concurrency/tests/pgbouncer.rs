@@ -51,7 +51,8 @@ async fn consume(session: &Session, client: usize) -> Result<usize> {
         }
         let sql = format!(
             "INSERT INTO charges VALUES ({order}, {client});
-             SELECT queen_kv_put_if_absent('billing', 'charge:{order}', '1', ttl => '1 h', required => true);
+             SELECT queen_kv_put_if_absent('billing', 'charge:{order}', '1', ttl => '1 h',
+                 required => true);
              SELECT queen_ack('{lease}')"
         );
         session.simple_query(&sql).await.with_context(|| format!("order {order}"))?;

@@ -59,7 +59,9 @@ async fn many_markers_are_read_by_their_keys_or_by_a_literal_prefix_q57() -> Res
 async fn one_bad_operation_spoils_the_call_and_a_key_is_written_once_q58() -> Result<()> {
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
-    let put = |ns: &str, key: &str| json!({ "op": "put", "ns": ns, "key": key, "value": 1, "forever": true });
+    let put = |ns: &str, key: &str| -> Value {
+        json!({ "op": "put", "ns": ns, "key": key, "value": 1, "forever": true })
+    };
     let bad = [
         put("No Namespace", "k"),
         put("ns", ""),

@@ -34,6 +34,9 @@ async fn abandoned(session: &Session, batch: i32) -> Result<Vec<Message>> {
     Ok(held)
 }
 
+/// A name for the return type that leaves room for a long name of a test.
+type Done = Result<()>;
+
 /// Pop one message, and settle it with this status.
 async fn pop_and(session: &Session, status: &str) -> Result<(Message, Settled)> {
     let held = pop().batch(1).one(session).await?;
@@ -42,8 +45,7 @@ async fn pop_and(session: &Session, status: &str) -> Result<(Message, Settled)> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_ack_releases_the_lease_and_an_ack_of_the_last_message_is_not_it_q22() -> Result<()>
-{
+async fn the_last_ack_releases_the_lease_and_an_ack_of_the_last_message_is_not_it_q22() -> Done {
     let (_db, session) = prepared("retry_limit => 3", 3).await?;
     let held = pop().run(&session).await?;
     let lease = held[0].lease()?;

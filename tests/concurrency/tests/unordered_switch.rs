@@ -292,7 +292,10 @@ async fn a_dump_is_consumed_on_in_another_cluster() -> Result<()> {
     let source = TestDb::create(&old.config()).await?;
     let [ref session, ref open] = source.sessions().await?;
     session
-        .run("DO $$ BEGIN FOR n IN 1..3000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$")
+        .run(
+            "DO $$ BEGIN FOR n IN 1..3000 LOOP PERFORM pg_current_xact_id(); COMMIT; \
+            END LOOP; END $$",
+        )
         .await?;
     configure(session, "ordering => 'none', retry_limit => 1").await?;
     session.run("SELECT queen_subscribe('q', 'all along', 'all', ordering => 'none')").await?;

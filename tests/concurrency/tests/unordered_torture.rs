@@ -83,7 +83,8 @@ impl fmt::Display for Seen {
         let deliveries = delivered.len();
         write!(
             f,
-            "{deliveries} deliveries, {refused} late acks, {conflicts} conflicts, {undone} rollbacks"
+            "{deliveries} deliveries, {refused} late acks, {conflicts} conflicts, \
+                {undone} rollbacks"
         )
     }
 }

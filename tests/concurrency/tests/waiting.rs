@@ -233,7 +233,10 @@ async fn a_pop_that_waits_keeps_no_timers_of_others() -> Result<()> {
     let acting = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         other
-            .run("SELECT queen_schedule('q', 'k', '{\"n\": 1}', partition => 'theirs', delay => '200 ms')")
+            .run(
+                "SELECT queen_schedule('q', 'k', '{\"n\": 1}', partition => 'theirs', \
+                delay => '200 ms')",
+            )
             .await?;
         let began = Instant::now();
         let came = pop().wait("10 s").run(other).await?;

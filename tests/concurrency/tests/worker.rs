@@ -195,7 +195,12 @@ async fn one_bad_row_does_not_stop_the_rest() -> Result<()> {
     }
     counts(&session, "SELECT count(*) FROM queen_messages", 0).await?;
     // Only an administrator can have done this.
-    session.run("UPDATE queen_mq.tally SET state = '\\x00' WHERE queue_id = (SELECT id FROM queen_mq.queue WHERE name = 'bad')").await?;
+    session
+        .run(
+            "UPDATE queen_mq.tally SET state = '\\x00' WHERE queue_id = (SELECT id \
+        FROM queen_mq.queue WHERE name = 'bad')",
+        )
+        .await?;
     Push::new("bad", n(2)).run(&session).await?;
     Push::new("good", n(2)).run(&session).await?;
     for queue in ["bad", "good"] {
@@ -292,7 +297,8 @@ async fn a_database_is_dropped_at_once_in_the_middle_of_much_work() -> Result<()
     let maintenance = Session::open(&cluster.config()).await?;
     session
         .run(
-            "INSERT INTO queen_mq.marker (version, expires_at, created_at, updated_at, ns, key, value)
+            "INSERT INTO queen_mq.marker (version, expires_at, created_at, updated_at,
+                ns, key, value)
              SELECT k, now() - interval '1 s', now(), now(), 'old', k::text, '1'
              FROM generate_series(1, 200000) AS k",
         )

@@ -169,7 +169,8 @@ impl Attempt<'_> {
                      {};
                      PERFORM * FROM {};
                  EXCEPTION WHEN OTHERS OR query_canceled THEN
-                     GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, detail = PG_EXCEPTION_DETAIL;
+                     GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE,
+                         detail = PG_EXCEPTION_DETAIL;
                  END;
                  INSERT INTO public.caught VALUES (state, detail, public.facts());
              END $do$",

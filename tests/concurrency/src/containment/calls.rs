@@ -187,7 +187,8 @@ pub const CALLS: &[Call] = &[
     writes(
         "queen_tx_commit, put",
         "marker",
-        r#"queen_tx_commit(kv => '[{"op": "put", "ns": "n", "key": "{q}", "value": 3, "forever": true}]')"#,
+        r#"queen_tx_commit(kv =>
+            '[{"op": "put", "ns": "n", "key": "{q}", "value": 3, "forever": true}]')"#,
         Conflicts(PUT),
     ),
     writes(
@@ -226,7 +227,8 @@ pub const CALLS: &[Call] = &[
         "queen_tx_commit, everything",
         "dead_letter",
         r#"queen_tx_commit(
-            '[{"type": "push", "queue": "{q}", "payload": 1, "partition": "p", "transactionId": "new"},
+            '[{"type": "push", "queue": "{q}", "payload": 1, "partition": "p",
+               "transactionId": "new"},
               {"type": "ack", "leaseId": "{lease}", "transactionId": "a"},
               {"type": "ack", "leaseId": "{lease}", "transactionId": "b", "status": "failed"}]',
             '[{"op": "put", "ns": "n", "key": "{q} 2", "value": 3, "forever": true},

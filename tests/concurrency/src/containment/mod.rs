@@ -40,7 +40,8 @@ $$;";
 
 /// Statements that make a queue ready for a call.
 pub const PREPARE: &str = r"
-CREATE FUNCTION public.prepare(q text, OUT lease uuid, OUT message bigint, OUT dead bigint, OUT version bigint)
+CREATE FUNCTION public.prepare(q text, OUT lease uuid, OUT message bigint, OUT dead bigint,
+    OUT version bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
 BEGIN
     PERFORM queen_configure(q, retry_limit => 0);
@@ -217,7 +218,8 @@ impl Stage {
 
     /// Check that a backend outside of a transaction holds no lock and no snapshot.
     pub async fn holds_nothing(&self, pid: i32) -> Result<()> {
-        let sql = "SELECT coalesce(string_agg(concat_ws(' ', locktype, relation::regclass, mode), ', '), '')
+        let sql = "SELECT coalesce(string_agg(concat_ws(' ', locktype, relation::regclass, mode),
+            ', '), '')
                    FROM pg_locks WHERE pid = $1";
         let held: String = self.admin.row(sql, &[&pid]).await?.get(0);
         ensure!(held.is_empty(), "locks are left: {held}");

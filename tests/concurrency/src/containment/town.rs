@@ -62,16 +62,21 @@ impl Town {
 
     /// Roles, memberships, owners and privileges.
     pub async fn rights(&self) -> Result<Vec<String>> {
-        let sql = "SELECT concat_ws(' ', 'role', rolname, rolsuper, rolcreaterole, rolcreatedb, rolreplication,
-                       rolbypassrls) FROM pg_roles
-            UNION ALL SELECT concat_ws(' ', 'member', roleid::regrole, member::regrole, admin_option) FROM pg_auth_members
-            UNION ALL SELECT concat_ws(' ', 'relation', oid::regclass, relowner::regrole, relacl) FROM pg_class
+        let sql = "SELECT concat_ws(' ', 'role', rolname, rolsuper, rolcreaterole, rolcreatedb,
+                       rolreplication, rolbypassrls) FROM pg_roles
+            UNION ALL SELECT concat_ws(' ', 'member', roleid::regrole, member::regrole,
+                admin_option) FROM pg_auth_members
+            UNION ALL SELECT concat_ws(' ', 'relation', oid::regclass, relowner::regrole, relacl)
+                FROM pg_class
                 WHERE relpersistence <> 't' AND relkind <> 't' AND relkind <> 'i'
-            UNION ALL SELECT concat_ws(' ', 'function', oid::regprocedure, proowner::regrole, proacl, prosecdef) FROM pg_proc
+            UNION ALL SELECT concat_ws(' ', 'function', oid::regprocedure, proowner::regrole,
+                proacl, prosecdef) FROM pg_proc
                 WHERE pronamespace NOT IN (SELECT oid FROM pg_namespace WHERE nspname ~ '^pg_temp')
-            UNION ALL SELECT concat_ws(' ', 'schema', nspname, nspowner::regrole, nspacl) FROM pg_namespace
+            UNION ALL SELECT concat_ws(' ', 'schema', nspname, nspowner::regrole, nspacl)
+                FROM pg_namespace
                 WHERE nspname !~ '^pg_(toast_)?temp'
-            UNION ALL SELECT concat_ws(' ', 'database', datname, datdba::regrole, datacl) FROM pg_database
+            UNION ALL SELECT concat_ws(' ', 'database', datname, datdba::regrole, datacl)
+                FROM pg_database
             ORDER BY 1";
         Ok(self.admin.query(sql, &[]).await?.iter().map(|row| row.get(0)).collect())
     }
