@@ -10,10 +10,10 @@ use tokio_postgres::config::{Config, Host};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, NoTls, Row, Statement};
 
-/// The database every other one is copied from: both message systems are installed in it.
+/// The database that all others are copied from. Both message systems are installed in it.
 const TEMPLATE: &str = "queen_bench_template";
 
-/// One connection. Its statements are prepared on their first use and kept.
+/// One connection. Its statements are prepared on first use and kept.
 pub struct Session {
     client: Client,
     prepared: Mutex<HashMap<String, Statement>>,
@@ -30,7 +30,7 @@ impl Deref for Session {
 impl Session {
     pub async fn open(config: &Config) -> Result<Self> {
         let (client, connection) = config.connect(NoTls).await.context("connecting")?;
-        // The error that ends a connection reaches whoever waits for an answer on it.
+        // The error that ends a connection is returned by the call that waits for an answer on it.
         tokio::spawn(async move { drop(connection.await) });
         Ok(Self { client, prepared: Mutex::default() })
     }
@@ -66,7 +66,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Connects, and makes the template with everything installed.
+    /// Connects, and makes the template with both systems installed.
     pub async fn prepare(url: &str) -> Result<Self> {
         let config: Config = url.parse().context("the connection string")?;
         let admin = Session::open(&config).await?;
@@ -93,7 +93,7 @@ impl Server {
         Ok(())
     }
 
-    /// A database of its own for one scenario.
+    /// Makes a database for one scenario.
     pub async fn database(&self, name: &str) -> Result<Db> {
         let name = format!("queen_bench_{name}");
         self.create(&name, TEMPLATE).await?;
@@ -104,12 +104,12 @@ impl Server {
         self.drop(&db.name).await
     }
 
-    /// Drops the template, and so everything that is left.
+    /// Drops the template, the last thing that is left.
     pub async fn clean_up(&self) -> Result<()> {
         self.drop(TEMPLATE).await
     }
 
-    /// A few facts to write beside the figures.
+    /// A few facts to print beside the figures.
     pub async fn facts(&self) -> Result<Vec<(String, String)>> {
         let rows = self
             .admin
@@ -145,7 +145,7 @@ impl Server {
     }
 }
 
-/// sqlx has its own idea of a connection string; this is the same server for it.
+/// sqlx has a connection string format of its own; this is the server in that format.
 fn sqlx_options(config: &Config) -> PgConnectOptions {
     let mut options = PgConnectOptions::new().ssl_mode(sqlx::postgres::PgSslMode::Disable);
     match config.get_hosts().first() {
@@ -165,8 +165,8 @@ fn sqlx_options(config: &Config) -> PgConnectOptions {
     config.get_dbname().map_or(options.clone(), |name| options.database(name))
 }
 
-/// One database, and the sessions opened in it so far: all measurements of a scenario use the same
-/// ones, so that every system meets sessions that are equally warm.
+/// One database, and the sessions opened in it so far. All measurements of a scenario use these
+/// sessions, so that every system meets sessions that are equally warm.
 pub struct Db {
     name: String,
     config: Config,

@@ -1,4 +1,4 @@
-//! Backlogs, made before the clock runs.
+//! Backlogs, pushed before the clock runs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const SESSIONS: usize = 4;
 /// Messages per statement, each of which is a transaction.
 const CHUNK: u64 = 1000;
 
-/// `segment` messages are pushed per call, one partition after the other.
+/// A backlog: each call pushes `segment` messages, to one partition after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Backlog {
     pub messages: u64,
@@ -33,10 +33,10 @@ const PGMQ: &str = "SELECT count(*) FROM generate_series($1::bigint, $2::bigint)
          ($4::jsonb[])[1 + call * $5::bigint % $6::bigint : call * $5 % $6 + $5])";
 const TABLE: &str = "SELECT ($3::jsonb[])[1 + n % $4::bigint]
      FROM generate_series($1::bigint, $2::bigint) AS n";
-/// It makes no difference to pgmq how its messages were sent; this many at a time is quick.
+/// pgmq stores messages alike however they were sent; this batch size is quick.
 const PGMQ_BATCH: u64 = 100;
 
-/// Puts the backlog into the queue, and tells the planner about it.
+/// Pushes the backlog, and updates the planner's statistics.
 pub async fn fill(
     db: &Db,
     system: System,
@@ -66,7 +66,7 @@ pub async fn fill(
     analyze(db, system, queue).await
 }
 
-/// The planner's view of a queue's tables, as autovacuum would have brought it up to date.
+/// Updates the statistics of a queue's tables, as autovacuum would.
 pub async fn analyze(db: &Db, system: System, queue: &str) -> Result<()> {
     let session = db.session().await?;
     let tables = match system {
@@ -85,7 +85,7 @@ async fn queen_tables(session: &Session) -> Result<String> {
     Ok(session.row(sql, &[]).await?.get(0))
 }
 
-/// The messages of one transaction: a whole number of calls.
+/// Pushes the messages of one transaction: a whole number of calls.
 async fn chunk(
     session: &Session,
     system: System,
@@ -118,7 +118,7 @@ async fn chunk(
     Ok(())
 }
 
-/// The numbers of the first and the last call that push these messages, and the size of each.
+/// The numbers of the first and the last call that push these messages, and the size of each call.
 fn calls(range: Range<u64>, size: u64) -> Result<(i64, i64, i64)> {
     Ok((signed(range.start / size)?, signed(range.end / size)? - 1, signed(size)?))
 }

@@ -1,4 +1,4 @@
-//! What a session does over and over: one step of work, in the words of each system.
+//! What a session does again and again: one step of work, written for each system.
 
 use anyhow::{Result, bail};
 use bytes::{BufMut, BytesMut};
@@ -15,7 +15,7 @@ use crate::payload::{Payloads, Size};
 pub enum System {
     Queen,
     Pgmq,
-    /// The textbook: a table, `FOR UPDATE SKIP LOCKED`, delete, commit.
+    /// The textbook way: a table, `FOR UPDATE SKIP LOCKED`, delete, commit.
     Table,
 }
 
@@ -28,7 +28,7 @@ impl System {
         }
     }
 
-    /// Creates the queue. queen_mq would create its own with the first push.
+    /// Creates the queue. queen_mq would also create it with the first push.
     pub async fn create(self, session: &Session, queue: &str) -> Result<()> {
         match self {
             Self::Queen => {
@@ -49,14 +49,14 @@ impl System {
     }
 }
 
-/// Makes a queue of queen_mq one of competing consumers, as the other systems' are.
+/// Makes a queue of queen_mq one for competing consumers, like those of the other systems.
 pub async fn without_order(session: &Session, queue: &str) -> Result<()> {
     let sql = "SELECT queue FROM queen_configure($1, ordering => 'none')";
     session.rows(sql, &[&queue]).await?;
     Ok(())
 }
 
-/// How the effect of a message, its marker and its acknowledgement are made one.
+/// How a message's effect, its marker and its ack are put into one transaction.
 #[derive(Clone, Copy, Debug)]
 pub enum Effect {
     /// BEGIN; INSERT; queen_kv_put_if_absent; queen_ack; COMMIT
@@ -100,14 +100,14 @@ impl Turn {
     }
 }
 
-/// What a consumer got: payloads come with it over the wire, and are not looked at.
-struct Taken {
+/// What a pop returned. The payloads are sent to the client, which does not look at them.
+struct Popped {
     ids: Vec<i64>,
     lease: Option<Uuid>,
 }
 
 impl Job {
-    /// One step. Gives the number of messages it was about; 0 when there was nothing to do.
+    /// Makes one step. Returns the number of messages it handled; 0 when there was nothing to do.
     pub async fn step(&self, session: &Session, payloads: &Payloads, turn: Turn) -> Result<u64> {
         let count = match self.action {
             Action::Push { batch } => self.push(session, payloads, turn, batch).await?,
@@ -170,11 +170,11 @@ impl Job {
         Ok(())
     }
 
-    /// COPY into the bare table: nothing that stores the same rows durably does less.
+    /// COPY into the plain table: nothing that stores these rows durably does less.
     async fn copy(&self, s: &Session, p: &Payloads, turn: Turn, batch: usize) -> Result<usize> {
         let mut text = BytesMut::new();
         for payload in p.batch(self.size, turn.spread(), batch) {
-            // The payloads contain nothing that COPY would want to have escaped.
+            // The payloads contain no character that COPY has to escape.
             text.put_slice(payload.text().as_bytes());
             text.put_u8(b'\n');
         }
@@ -188,14 +188,14 @@ impl Job {
         if self.system == System::Table {
             return self.take_from_table(session, batch).await;
         }
-        let taken = self.take(session, batch).await?;
-        if !taken.ids.is_empty() {
-            self.settle(session, &taken).await?;
+        let popped = self.pop(session, batch).await?;
+        if !popped.ids.is_empty() {
+            self.settle(session, &popped).await?;
         }
-        Ok(taken.ids.len())
+        Ok(popped.ids.len())
     }
 
-    async fn take(&self, session: &Session, batch: i32) -> Result<Taken> {
+    async fn pop(&self, session: &Session, batch: i32) -> Result<Popped> {
         let sql = match self.system {
             System::Queen => "SELECT message_id, payload, lease_id FROM queen_pop($1, batch => $2)",
             System::Pgmq => "SELECT msg_id, message FROM pgmq.read($1, 60, $2)",
@@ -206,11 +206,11 @@ impl Job {
             System::Queen => rows.first().map(|row| row.get(2)),
             _ => None,
         };
-        Ok(Taken { ids: ids(&rows), lease })
+        Ok(Popped { ids: ids(&rows), lease })
     }
 
-    async fn settle(&self, session: &Session, taken: &Taken) -> Result<()> {
-        match (taken.lease, taken.ids.as_slice()) {
+    async fn settle(&self, session: &Session, popped: &Popped) -> Result<()> {
+        match (popped.lease, popped.ids.as_slice()) {
             (Some(lease), _) => {
                 session.row("SELECT settled FROM queen_ack($1)", &[&lease]).await?;
             }
@@ -233,16 +233,16 @@ impl Job {
         );
         let delete = format!("DELETE FROM {} WHERE id = ANY ($1)", self.queue);
         session.batch_execute("BEGIN").await?;
-        let taken = ids(&session.rows(&select, &[&i64::from(batch)]).await?);
-        session.execute(&delete, &[&taken]).await?;
+        let popped = ids(&session.rows(&select, &[&i64::from(batch)]).await?);
+        session.execute(&delete, &[&popped]).await?;
         session.batch_execute("COMMIT").await?;
-        Ok(taken.len())
+        Ok(popped.len())
     }
 
-    /// Pops one message and charges for it exactly once, the marker being named after it.
+    /// Pops one message and charges for it exactly once. The marker is named after the message.
     async fn charge(&self, session: &Session, effect: Effect) -> Result<usize> {
-        let taken = self.take(session, 1).await?;
-        let (Some(lease), Some(id)) = (taken.lease, taken.ids.first()) else { return Ok(0) };
+        let popped = self.pop(session, 1).await?;
+        let (Some(lease), Some(id)) = (popped.lease, popped.ids.first()) else { return Ok(0) };
         let key = format!("charge:{}:{id}", self.queue);
         match effect {
             Effect::Plain => charge_plainly(session, &key, lease).await?,

@@ -1,4 +1,4 @@
-//! What every scenario works with, and the contest that most of them are.
+//! What every scenario works with, and the contest that most scenarios are.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct Lab {
     pub progress: ProgressBar,
 }
 
-/// One of those that take turns.
+/// One of the systems that are measured in turns.
 #[derive(Clone, Debug)]
 pub struct Contender {
     pub label: String,
@@ -31,7 +31,7 @@ pub struct Contender {
     pub partitions: u64,
     pub sessions: usize,
     pub backlog: Option<Backlog>,
-    /// On a queue of queen_mq without order.
+    /// The queue is one of queen_mq without order.
     pub unordered: bool,
 }
 
@@ -50,7 +50,7 @@ impl Contender {
         }
     }
 
-    /// Takes and settles `batch` messages at a time from a backlog.
+    /// Pops and settles `batch` messages at a time from a backlog.
     pub fn consumes(system: System, batch: i32, sessions: usize, backlog: Backlog) -> Self {
         Self {
             label: system.label().to_owned(),
@@ -79,7 +79,7 @@ impl Contender {
         self
     }
 
-    /// With `ordering => 'none'`.
+    /// Uses a queue with `ordering => 'none'`.
     pub fn unordered(mut self) -> Self {
         self.unordered = true;
         self
@@ -103,7 +103,7 @@ struct Tally {
 }
 
 impl Lab {
-    /// A B A B: in each round every contender gets its turn, with a queue of its own.
+    /// Measures A B A B: in each round every contender gets its turn, with a new queue.
     pub async fn contest(&self, db: &Db, contenders: &[Contender]) -> Result<Vec<Sample>> {
         let mut tallies = Vec::with_capacity(contenders.len());
         for _ in contenders {
@@ -120,14 +120,14 @@ impl Lab {
         Ok(samples.map(|(c, t)| Sample::of_rates(&c.label, t.rates, &t.latencies)).collect())
     }
 
-    /// One measurement of one contender on a new queue.
+    /// Measures one contender once, on a new queue.
     pub async fn turn(&self, db: &Db, contender: &Contender, queue: &str) -> Result<Measured> {
         self.progress.set_message(contender.label.clone());
         self.fresh(db, contender, queue).await?;
         self.measure(db, contender, queue, self.scale.duration).await
     }
 
-    /// Creates the queue of a contender, with the backlog it starts with.
+    /// Creates the queue of a contender and pushes its backlog.
     pub async fn fresh(&self, db: &Db, contender: &Contender, queue: &str) -> Result<()> {
         if let Some(session) = db.sessions(1).await?.first() {
             contender.system.create(session, queue).await?;
@@ -149,7 +149,7 @@ impl Lab {
         queue: &str,
         duration: Duration,
     ) -> Result<Measured> {
-        // A cycle puts back what it takes; everything else stops when it has used its backlog up.
+        // A cycle pushes what it pops. Every other action stops when the backlog is used up.
         let messages = match contender.action {
             Action::Cycle { .. } => None,
             _ => contender.backlog.map(|backlog| backlog.messages),

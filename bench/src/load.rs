@@ -1,4 +1,4 @@
-//! A closed loop: so many sessions, each of them making one step after the other.
+//! A closed loop: so many sessions, each of which makes one step after the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,16 +13,17 @@ use crate::db::{Db, Session};
 use crate::job::{Job, Turn};
 use crate::payload::Payloads;
 
-/// Steps every session makes before the clock runs: plans are made, caches are warm.
+/// Steps that every session makes before the clock runs, so that plans are made and caches are
+/// warm.
 const WARM_UP: u64 = 2;
-/// Latencies are kept in microseconds, to three digits, up to a minute.
+/// Latencies are counted in microseconds, to three digits, up to a minute.
 const LONGEST_US: u64 = 60_000_000;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub sessions: usize,
     pub duration: Duration,
-    /// Ends the run before its time, once so many messages are through.
+    /// Ends the run early, when so many messages are done.
     pub messages: Option<u64>,
 }
 
@@ -32,15 +33,15 @@ pub fn latencies() -> Result<Latencies> {
     Ok(Histogram::new_with_max(LONGEST_US, 3)?)
 }
 
-pub fn record(latencies: &mut Latencies, taken: Duration) {
-    latencies.saturating_record(u64::try_from(taken.as_micros()).unwrap_or(LONGEST_US).max(1));
+pub fn record(latencies: &mut Latencies, latency: Duration) {
+    latencies.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(LONGEST_US).max(1));
 }
 
 pub struct Measured {
     pub messages: u64,
     pub seconds: f64,
     pub latencies: Latencies,
-    /// For every step that did something: when it ended, and for how many messages.
+    /// For every step that did something: when it ended, and how many messages it handled.
     pub ends: Vec<(Duration, u64)>,
 }
 
@@ -84,7 +85,7 @@ pub async fn run(db: &Db, job: &Job, load: Load, payloads: &Arc<Payloads>) -> Re
 
 async fn work(shared: Arc<Shared>, session: Arc<Session>, worker: u64) -> Result<Measured> {
     let warm = warm_up(&shared, &session, worker).await;
-    // All must come here, or the others would wait for ever.
+    // Every session must come here, or the others would wait for ever.
     shared.barrier.wait().await;
     warm?;
     let mut own = Measured { messages: 0, seconds: 0.0, latencies: latencies()?, ends: Vec::new() };
@@ -109,7 +110,7 @@ async fn work(shared: Arc<Shared>, session: Arc<Session>, worker: u64) -> Result
 async fn warm_up(shared: &Shared, session: &Session, worker: u64) -> Result<()> {
     for step in 0..WARM_UP {
         let messages = shared.job.step(session, &shared.payloads, Turn { worker, step }).await?;
-        // Taken from the backlog, though not measured.
+        // They come out of the backlog, though they are not measured.
         shared.done.fetch_add(messages, Ordering::Relaxed);
     }
     Ok(())

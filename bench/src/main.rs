@@ -1,7 +1,7 @@
 //! Load driver: queen_mq beside pgmq and a textbook `FOR UPDATE SKIP LOCKED` table.
 //!
-//! Every scenario gives all systems equal work: the same payloads, sessions and durability, prepared
-//! statements on every side, one after the other in turns. See `scripts/bench.sh`.
+//! Every scenario gives all systems equal work: equal payloads, sessions and durability, and
+//! prepared statements for all of them. The systems take turns. See `scripts/bench.sh`.
 
 mod db;
 mod fill;
@@ -122,7 +122,7 @@ fn progress(scenarios: usize) -> Result<ProgressBar> {
     Ok(bar)
 }
 
-/// Results and plots, each with the time of the run in its name.
+/// Saves results and plots, with the time of the run in their names.
 fn save(directory: &Path, report: &Report) -> Result<()> {
     let path = |suffix: &str| directory.join(format!("{}{suffix}", report.started));
     report.write(&path(".json"))?;

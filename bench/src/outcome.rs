@@ -1,4 +1,4 @@
-//! What a scenario gives: figures, and how they compare with the goals.
+//! The result of a scenario: figures, and how they compare with the goals.
 
 use serde::Serialize;
 
@@ -7,9 +7,9 @@ use crate::load::Latencies;
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
     pub label: String,
-    /// Of the values.
+    /// The unit of the values.
     pub unit: &'static str,
-    /// One per round; empty where only the latency matters.
+    /// One value per round; empty where only the latency matters.
     pub values: Vec<f64>,
     pub median: f64,
     pub p50_ms: Option<f64>,
@@ -79,12 +79,12 @@ impl Goal {
     }
 }
 
-/// One comparison; without a goal it is only reported.
+/// One comparison. Without a goal it is only reported.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
     pub what: String,
     pub value: f64,
-    /// `×` for ratios.
+    /// The unit of the value: `×` for ratios.
     pub unit: &'static str,
     pub goal: Option<Goal>,
     pub met: Option<bool>,
@@ -120,7 +120,7 @@ pub struct Outcome {
     pub method: String,
     pub samples: Vec<Sample>,
     pub checks: Vec<Check>,
-    /// Axes of the lines below.
+    /// The axes of the lines below.
     pub x_axis: &'static str,
     pub y_axis: &'static str,
     pub lines: Vec<Line>,

@@ -1,4 +1,4 @@
-//! The messages: JSON objects of a given size, all different, the same ones in every run.
+//! The messages: JSON objects of a given size. All are different, and every run has the same ones.
 
 use std::error::Error;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_postgres::types::{IsNull, ToSql, Type, accepts, to_sql_checked};
 
-/// How many different payloads there are; a batch is a run of them.
+/// How many different payloads there are. A batch is a run of them.
 pub const POOL: usize = 1000;
 
 const SMALL_BYTES: usize = 90;
@@ -39,7 +39,8 @@ impl Size {
     }
 }
 
-/// A message as JSON text, made once: the driver is to spend its time on the systems, not on JSON.
+/// A message as JSON text, made once, so that the driver spends its time on the systems and not on
+/// JSON.
 #[derive(Debug)]
 pub struct Payload(Box<str>);
 
@@ -85,7 +86,7 @@ impl Payloads {
         &self.pool(size)[index(n)]
     }
 
-    /// `count` payloads from the `n`th on, `count` being at most [`POOL`].
+    /// `count` payloads from the `n`th on. `count` is at most [`POOL`].
     pub fn batch(&self, size: Size, n: u64, count: usize) -> &[Payload] {
         let from = index(n).min(POOL - count);
         &self.pool(size)[from..from + count]
@@ -96,8 +97,8 @@ fn index(n: u64) -> usize {
     usize::try_from(n % POOL as u64).unwrap_or_default()
 }
 
-/// An order whose JSON text has this many bytes. The note is random, so that no store gains by
-/// compressing what real messages would not let it compress.
+/// An order whose JSON text has this many bytes. The note is random, so that no system compresses
+/// it better than it would compress real messages.
 fn order(n: usize, bytes: usize, rng: &mut StdRng) -> Payload {
     let bare = object(n, "");
     let missing = bytes.saturating_sub(bare.to_string().len());

@@ -1,4 +1,4 @@
-//! The run as pictures.
+//! Draws a run.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::report::figure;
 
 const WIDTH: u32 = 1000;
 const ROW: u32 = 22;
-/// Room for the names of the bars.
+/// The width kept for the names of the bars.
 const NAMES: i32 = 480;
 const MET: RGBColor = RGBColor(46, 125, 50);
 const MISSED: RGBColor = RGBColor(198, 40, 40);
@@ -21,7 +21,7 @@ const COLOURS: [RGBColor; 3] =
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// One bar for each goal: how far it was surpassed, or missed. All of it on a logarithmic scale.
+/// Draws one bar for each goal: by how much it was surpassed or missed, on a logarithmic scale.
 pub fn goals(file: &Path, outcomes: &[Outcome]) -> Result<()> {
     let bars: Vec<(u8, &Check, f64)> = outcomes
         .iter()
@@ -73,7 +73,7 @@ fn draw_goals(area: &Area, bars: &[(u8, &Check, f64)]) -> Result<(), Box<dyn std
     Ok(())
 }
 
-/// The lines of one scenario.
+/// Draws the lines of one scenario.
 pub fn lines(file: &Path, outcome: &Outcome) -> Result<()> {
     let area = SVGBackend::new(file, (WIDTH, WIDTH * 45 / 100)).into_drawing_area();
     draw_lines(&area, outcome).map_err(|error| anyhow!("{}: {error}", file.display()))

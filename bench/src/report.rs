@@ -1,4 +1,4 @@
-//! What the terminal shows, and the file of results.
+//! The text for the terminal, and the file of results.
 
 use std::fs;
 use std::path::Path;
@@ -69,7 +69,7 @@ fn sample_row(sample: &Sample) -> [String; 6] {
     ]
 }
 
-/// Three digits, or all before the point.
+/// Three digits, or all before the decimal point.
 pub fn figure(value: f64) -> String {
     let decimals = match value.abs() {
         v if v >= 100.0 => 0,
@@ -80,7 +80,7 @@ pub fn figure(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// Columns as wide as they must be, the first text column to the left, the others to the right.
+/// Columns as wide as they must be. The first one is aligned to the left, the others to the right.
 fn table<const N: usize>(rows: &[[String; N]]) -> String {
     let widths: [usize; N] =
         std::array::from_fn(|n| rows.iter().map(|row| row[n].chars().count()).max().unwrap_or(0));

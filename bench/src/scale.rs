@@ -1,33 +1,33 @@
-//! How much of everything a run does.
+//! The size of a run.
 
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// Rounds of A B A B; the median of them is reported.
+    /// Rounds of A B A B. The median of the rounds is reported.
     pub rounds: usize,
-    /// One measurement.
+    /// The length of one measurement.
     pub duration: Duration,
-    /// The backlog a measurement consumes from at most, a message at a time.
+    /// The largest backlog from which a measurement consumes single messages.
     pub singles: u64,
-    /// The same for batches of 100.
+    /// The largest backlog from which a measurement consumes batches of 100.
     pub batches: u64,
-    /// Partitions drained before scenario 8.
+    /// Partitions that are drained before scenario 8.
     pub drained_partitions: u64,
     /// Messages in the partition that scenario 8 blocks.
     pub blocked_backlog: u64,
-    /// Pops that a latency is taken from, in tens.
+    /// Pops for a latency, in tens.
     pub latency_rounds: usize,
-    /// Scenario 7: without the snapshot, and then with it.
+    /// The time of scenario 7 without the snapshot, and then with it.
     pub before_snapshot: Duration,
     pub with_snapshot: Duration,
-    /// The big backlog of scenario 10.
+    /// The large backlog of scenario 10.
     pub big_backlog: u64,
-    /// Cycles of scenario 11 at batch 1; a tenth of it at batch 100.
+    /// Cycles of scenario 11 with batches of 1; a tenth of it with batches of 100.
     pub wal_cycles: u64,
     /// How long scenario 12 pushes.
     pub wakeup_seconds: u64,
-    /// How long scenario 13 goes on.
+    /// How long scenario 13 runs.
     pub steady: Duration,
 }
 

@@ -1,4 +1,4 @@
--- Dead letters: replayed for their own group alone, and purged.
+-- Dead letters are replayed for their own group only, and can be purged.
 \set VERBOSITY sqlstate
 \pset footer off
 \pset null (null)
@@ -16,7 +16,7 @@ SELECT pg_temp.bury('a'), pg_temp.bury(NULL);
 SELECT consumer_group, partition, transaction_id, payload, headers, error, failures, deliveries FROM queen_dead_letters ORDER BY dead_letter_id;
 SELECT pg_temp.pending();
 
--- It comes to the tail of its partition, as new, and for nobody else.
+-- A replayed message goes to the end of its partition, as new, and to no other group.
 SELECT dead_letter_id FROM queen_dead_letters WHERE consumer_group = 'a' \gset
 SELECT message_id IS NOT NULL, transaction_id FROM queen_dead_letter_replay(:dead_letter_id);
 SELECT * FROM queen_dead_letter_replay(:dead_letter_id);
@@ -24,10 +24,10 @@ SELECT pg_temp.pending();
 SELECT transaction_id, payload, headers, delivery_attempt FROM queen_pop('d', 'a', batch => 10) ORDER BY message_id;
 SELECT transaction_id, payload FROM queen_pop('d', 'b', batch => 10, auto_ack => true) ORDER BY message_id;
 SELECT transaction_id FROM queen_pop('d', NULL, batch => 10, auto_ack => true) ORDER BY message_id;
--- A group that begins later does not get it either.
+-- A group that registers later does not get it, either.
 SELECT transaction_id FROM queen_pop('d', 'c', batch => 10, subscription_mode => 'all', auto_ack => true) ORDER BY message_id;
 SELECT pg_temp.pending();
--- Queue mode's own.
+-- A dead letter of queue mode.
 SELECT dead_letter_id FROM queen_dead_letters WHERE consumer_group IS NULL \gset
 SELECT transaction_id FROM queen_dead_letter_replay(:dead_letter_id);
 SELECT pg_temp.pending();
@@ -36,14 +36,14 @@ SELECT pg_temp.pending();
 SELECT queen_dead_letter_replay(NULL);
 SELECT queen_dead_letter_replay(0);
 
--- Of a group that has gone there is nobody to replay it for.
+-- A dead letter of a removed group cannot be replayed.
 SELECT count(*) FROM queen_push('d', '3', 'p');
 SELECT pg_temp.bury('b'), queen_unsubscribe('d', 'b');
 SELECT dead_letter_id FROM queen_dead_letters \gset
 SELECT queen_dead_letter_replay(:dead_letter_id);
 SELECT count(*) FROM queen_dead_letters;
--- Purged by group, by age, or all.
-SELECT queen_dead_letter_purge('d', 'nobody'), queen_dead_letter_purge('d', older_than => '1 h'), queen_dead_letter_purge('nothing');
+-- Purges by group, by age, and of everything.
+SELECT queen_dead_letter_purge('d', 'absent'), queen_dead_letter_purge('d', older_than => '1 h'), queen_dead_letter_purge('nothing');
 SELECT queen_dead_letter_purge('d', older_than => '0');
 SELECT queen_dead_letter_purge('d', 'b'), queen_dead_letter_purge('d');
 SELECT count(*) FROM queen_push('d', '4', 'p');

@@ -1,11 +1,11 @@
--- The fence: settling under a lease that is lost raises, with DETAIL and HINT, and takes the rest of
--- the transaction with it.
+-- The fence: settling with a lost lease raises an error with DETAIL and HINT, which undoes the rest of
+-- the transaction.
 \set VERBOSITY sqlstate
 \pset footer off
 
 CREATE TABLE effects (what text);
 
--- attempt COMMAND: in a subtransaction that has an effect and a marker, too.
+-- attempt COMMAND: runs it in a subtransaction, together with an effect and a marker.
 CREATE FUNCTION pg_temp.attempt(command text) RETURNS TABLE (code text, says text, has_detail boolean, has_hint boolean)
 LANGUAGE plpgsql AS $$
 DECLARE detail text; hint text;
@@ -25,7 +25,7 @@ END $$;
 
 SELECT count(*) FROM generate_series(1, 3) AS n, queen_push('fence', to_jsonb(n), transaction_id => 't' || n);
 
--- Expired, although nobody took the messages since.
+-- Expired, although no consumer has popped since.
 SELECT lease_id AS first FROM queen_pop('fence', 'g', lease_time => '50 ms', subscription_mode => 'all') \gset
 DO $$ BEGIN PERFORM pg_sleep(0.1); END $$;
 SELECT * FROM pg_temp.attempt(format('SELECT queen_ack(%L)', :'first'));
@@ -33,24 +33,24 @@ SELECT * FROM pg_temp.attempt(format('SELECT queen_ack(%L, transaction_ids => AR
 SELECT * FROM pg_temp.attempt(format('SELECT queen_extend(%L)', :'first'));
 SELECT * FROM pg_temp.attempt(format('SELECT queen_settle(%L, ''[{"transactionId": "t1", "status": "completed"}]'')', :'first'));
 
--- Superseded: somebody has them now; also when that one has completed them.
+-- Superseded: another lease has the messages, or has completed them.
 SELECT lease_id AS second FROM queen_pop('fence', 'g') \gset
 SELECT * FROM pg_temp.attempt(format('SELECT queen_ack(%L)', :'first'));
 SELECT * FROM pg_temp.attempt(format('SELECT queen_extend(%L)', :'first'));
 SELECT settled FROM queen_ack(:'second');
 SELECT * FROM pg_temp.attempt(format('SELECT queen_ack(%L, transaction_ids => ARRAY[''t1''])', :'first'));
 
--- Unknown.
+-- An unknown lease.
 SELECT * FROM pg_temp.attempt(format('SELECT queen_ack(%L)', gen_random_uuid()));
 SELECT * FROM pg_temp.attempt(format('SELECT queen_extend(%L)', gen_random_uuid()));
 SELECT * FROM pg_temp.attempt('SELECT queen_ack(NULL)');
 
--- Not in this lease: another message of the group, and what the lease gave back.
+-- Not in this lease: another message of the group, and one that the lease has given back.
 SELECT DISTINCT lease_id AS third FROM queen_pop('fence', 'g', batch => 2) \gset
 SELECT * FROM pg_temp.attempt(format('SELECT queen_ack(%L, transaction_ids => ARRAY[''t1''])', :'third'));
 SELECT settled FROM queen_ack(:'third', transaction_ids => ARRAY['t2']);
 
--- Already settled: to complete again is fine, to fail is not.
+-- Already settled: completing again is accepted, failing is not.
 SELECT settled, already FROM queen_ack(:'third', transaction_ids => ARRAY['t2']);
 SELECT * FROM pg_temp.attempt(format('SELECT queen_ack(%L, transaction_ids => ARRAY[''t2''], status => ''failed'')', :'third'));
 SELECT * FROM pg_temp.attempt(format('SELECT queen_ack(%L, transaction_ids => ARRAY[''t2''], status => ''retry'')', :'third'));
@@ -58,12 +58,12 @@ SELECT * FROM pg_temp.attempt(format('SELECT queen_ack(%L, transaction_ids => AR
 SELECT settled, lease_released FROM queen_ack(:'third', transaction_ids => ARRAY['t3'], status => 'retry');
 SELECT * FROM pg_temp.attempt(format('SELECT queen_ack(%L, transaction_ids => ARRAY[''t3''])', :'third'));
 
--- After its queue is gone, a lease is unknown.
+-- A lease of a removed queue is unknown.
 SELECT lease_id AS fourth FROM queen_pop('fence', 'g') \gset
 SELECT queen_delete_queue('fence');
 SELECT * FROM pg_temp.attempt(format('SELECT queen_ack(%L)', :'fourth'));
 
--- Nothing of all that has had an effect.
+-- None of these attempts had an effect.
 SELECT count(*) FROM effects;
 SELECT found FROM queen_kv_get('fence', 'marker');
 DROP TABLE effects;

@@ -8,12 +8,12 @@ SET client_min_messages = warning;
 CREATE FUNCTION pg_temp.pending() RETURNS text LANGUAGE sql AS $$
   SELECT string_agg(format('%s %s/%s', coalesce(consumer_group, '-'), pending, in_flight), ', ' ORDER BY consumer_group COLLATE "C" NULLS FIRST)
   FROM queen_groups WHERE queue = 'g' $$;
--- Everything a group is given, settled at once.
+-- Everything a group is given, settled as it is popped.
 CREATE FUNCTION pg_temp.read(worker text, part text DEFAULT NULL) RETURNS text LANGUAGE sql AS $$
   SELECT string_agg(payload::text, ',' ORDER BY message_id)
   FROM queen_pop('g', worker, batch => 100, partitions => 10, partition => part, auto_ack => true) $$;
 
--- A group may be there before its queue; queue mode can't be subscribed.
+-- A group may be registered before its queue exists; queue mode cannot be registered.
 SELECT queen_subscribe('g', 'early'), queen_subscribe('g', 'early', 'all');
 SELECT queen_subscribe('g', NULL);
 SELECT count(*) FROM queen_queues WHERE queue = 'g';
@@ -29,28 +29,28 @@ SELECT queen_subscribe('g', 'x', 'some'), 1;
 SELECT queen_subscribe('g', 'x', 'all', start_at => now());
 SELECT queen_subscribe('g', 'x', ordering => 'random');
 
--- To the start: everything again, in one partition or in all; a partition never read by the group too.
+-- To the start: everything comes again, in one partition or in all, also where the group never read.
 SELECT queen_seek('g', 'new', 'start', partition => 'a');
 SELECT pg_temp.pending(), pg_temp.read('new');
 SELECT queen_seek('g', 'new', 'start');
 SELECT pg_temp.pending(), pg_temp.read('new');
--- To the end: only what is pushed from now on.
+-- To the end: only new messages come.
 SELECT queen_seek('g', 'all', 'start'), pg_temp.pending(), queen_seek('g', 'all', 'end', partition => 'b');
 SELECT pg_temp.pending();
 SELECT queen_seek('g', 'all', 'end'), pg_temp.read('all');
 SELECT count(*) FROM queen_push('g', '7', 'b');
 SELECT pg_temp.pending(), pg_temp.read('all');
--- To a time: what was created then or later.
+-- To a time: what was created at that time or later comes.
 SELECT queen_seek('g', 'all', to_time => :'middle'), pg_temp.pending(), pg_temp.read('all');
 SELECT queen_seek('g', 'all', to_time => :'middle', partition => 'a'), pg_temp.pending(), pg_temp.read('all');
 SELECT queen_seek('g', NULL, 'start'), pg_temp.read(NULL);
 SELECT queen_seek('g', 'all'), 1;
 SELECT queen_seek('g', 'all', 'start', now());
 SELECT queen_seek('g', 'all', 'middle');
-SELECT queen_seek('g', 'nobody', 'end');
+SELECT queen_seek('g', 'absent', 'end');
 SELECT queen_seek('nothing', 'all', 'end');
 
--- A seek takes leases away, and counts anew.
+-- A seek ends leases and resets the counts.
 SELECT queen_seek('g', 'all', 'start');
 SELECT lease_id, delivery_attempt FROM queen_pop('g', 'all', partition => 'a') \gset
 SELECT * FROM queen_ack(:'lease_id', status => 'retry');
@@ -62,7 +62,7 @@ SELECT queen_extend(:'lease_id');
 SELECT delivery_attempt, payload, lease_id FROM queen_pop('g', 'all', partition => 'a') \gset
 SELECT :delivery_attempt, :'payload';
 
--- So does an unsubscription; the group can be registered anew.
+-- Unsubscribing does so, too; the group can be registered again.
 SELECT queen_unsubscribe('g', 'all'), queen_unsubscribe('g', 'all'), queen_unsubscribe('nothing', 'all'), queen_unsubscribe('g', NULL);
 SELECT * FROM queen_ack(:'lease_id');
 SELECT * FROM queen_ack(:'lease_id', transaction_ids => ARRAY['t']);
@@ -70,7 +70,7 @@ SELECT queen_subscribe('g', 'all', 'all'), pg_temp.pending();
 SELECT lease_id FROM queen_pop('g', 'all', batch => 2, partition => 'b') LIMIT 1 \gset first_
 SELECT * FROM queen_ack(:'first_lease_id');
 
--- A purge takes messages and leases away; groups and options stay.
+-- A purge deletes messages and ends leases; groups and options stay.
 SELECT retry_limit FROM queen_configure('g', retry_limit => 9);
 SELECT lease_id FROM queen_pop('g', 'all', partition => 'a') \gset
 SELECT queen_purge('g'), pg_temp.pending();
@@ -82,7 +82,7 @@ SELECT count(*) FROM queen_push('g', '8', 'a') a, queen_push('g', '9', 'c') b;
 SELECT pg_temp.pending(), pg_temp.read('all'), pg_temp.read('new'), pg_temp.read(NULL);
 SELECT queen_purge('nothing');
 
--- All of it rolls back.
+-- All of that can be rolled back.
 BEGIN;
 SELECT queen_purge('g'), queen_unsubscribe('g', 'new'), queen_seek('g', 'all', 'start');
 ROLLBACK;

@@ -1,9 +1,8 @@
--- Key/value markers (API.md, "Key/value markers" and fine print 13). Versions are shown only by
--- comparison, times not at all.
+-- Key/value markers. Versions are only compared, and times are not shown.
 \pset null (null)
 \pset footer off
 
--- What a command is refused with.
+-- The error that a command raises.
 CREATE FUNCTION pg_temp.refused(command text) RETURNS TABLE (code text, message text, detail text)
 LANGUAGE plpgsql AS $$
 DECLARE hint text;
@@ -23,14 +22,14 @@ END $$;
 CREATE FUNCTION pg_temp.version(ns text, key text) RETURNS bigint
 LANGUAGE sql AS 'SELECT version FROM queen_kv_get(ns, key)';
 
--- The functions are as API.md has them.
+-- The arguments and results of the functions.
 SELECT p.proname, pg_get_function_arguments(p.oid) AS arguments, pg_get_function_result(p.oid) AS result
   FROM pg_proc p WHERE p.proname LIKE 'queen\_kv\_%' ORDER BY p.proname COLLATE "C" \gx
 SELECT p.proname, p.prosecdef, p.provolatile, p.proconfig FROM pg_proc p
  WHERE p.proname LIKE 'queen\_kv\_%' AND obj_description(p.oid, 'pg_proc') IS NOT NULL
  ORDER BY p.proname COLLATE "C";
 
--- Put, get, delete; a second delete is absent; JSON null is a value.
+-- Put, get, delete. A second delete reports absent. JSON null is a value.
 SELECT * FROM queen_kv_get('t', 'k');
 SELECT applied, value, version > 0 AS has_version, reason FROM queen_kv_put('t', 'k', '{"a": 1}', forever => true);
 SELECT found, key, value, version > 0 AS has_version, expires_at, updated_at IS NOT NULL AS updated
@@ -41,7 +40,7 @@ SELECT * FROM queen_kv_delete('t', 'k');
 SELECT applied, value, reason FROM queen_kv_put('t', 'null', 'null', forever => true);
 SELECT found, value, value IS NULL AS sql_null FROM queen_kv_get('t', 'null');
 
--- Every write says exactly one of ttl and forever.
+-- Every write needs exactly one of ttl and forever.
 SELECT r.* FROM unnest(ARRAY[
     $$SELECT queen_kv_put('t', 'k', '1')$$,
     $$SELECT queen_kv_put('t', 'k', '1', forever => false)$$,
@@ -52,7 +51,7 @@ SELECT r.* FROM unnest(ARRAY[
     $$SELECT queen_kv_incr('t', 'k', ttl => '1 h', forever => true)$$
 ]) AS c, pg_temp.refused(c) AS r;
 
--- A ttl is greater than zero and ends within the range of timestamptz.
+-- A ttl is greater than zero, and its end is in the range of timestamptz.
 SELECT t AS ttl, r.* FROM unnest(ARRAY['0', '-1 s', '1 month -30 days', '-1 month 1 hour', '293000 years',
     '178000000 years', '2147483647 days', '2562047788 hours', '-178000000 years 2147483647 days'])
   AS t, pg_temp.refused(format($$SELECT queen_kv_put('t', 'k', '1', ttl => %L)$$, t)) AS r;
@@ -61,7 +60,7 @@ SELECT t AS ttl, p.applied
        queen_kv_put('ttl', t, '1', ttl => t::interval) AS p;
 SELECT bool_and(expires_at = updated_at + key::interval) AS expire_then FROM queen_mq.marker WHERE ns = 'ttl';
 
--- An expired marker is gone at once, for every function.
+-- An expired marker does not exist, for any function.
 SELECT applied FROM queen_kv_put('t', 'gone', '"old"', ttl => '1 microsecond');
 SELECT pg_temp.version('t', 'gone') IS NULL AS gone, pg_sleep(0.002) IS NOT NULL AS slept;
 SELECT * FROM queen_kv_get('t', 'gone');
@@ -74,13 +73,13 @@ SELECT * FROM queen_kv_delete('t', 'gone', expect => 0);
 SELECT * FROM queen_kv_put('t', 'gone', '1', forever => true, expect => 1);
 SELECT applied, value, reason FROM queen_kv_incr('t', 'gone', 7, forever => true);
 
--- Put_if_absent: once; the second gets the first one's value and version.
+-- put_if_absent applies once; the second call gets the value and version of the first.
 SELECT applied, value, reason FROM queen_kv_put_if_absent('t', 'once', '"first"', ttl => '1 h');
 SELECT pg_temp.version('t', 'once') AS v \gset
 SELECT applied, value, version = :v AS winners_version, reason
   FROM queen_kv_put_if_absent('t', 'once', '"second"', ttl => '1 h');
 
--- Put_if_absent over an expired marker wins, with a version and a creation time of its own.
+-- put_if_absent replaces an expired marker, with a new version and a new creation time.
 SELECT version AS v FROM queen_kv_put('t', 'again', '"old"', ttl => '1 ms') \gset
 SELECT pg_sleep(0.003);
 SELECT applied, value, version <> :v AS new_version
@@ -89,7 +88,7 @@ SELECT created_at = updated_at AS born_anew FROM queen_mq.marker WHERE ns = 't' 
 SELECT applied FROM queen_kv_put('t', 'again', '"newer"', forever => true);
 SELECT created_at < updated_at AS keeps_its_creation_time FROM queen_mq.marker WHERE ns = 't' AND key = 'again';
 
--- Expect 0 is "must not exist", N is exactly this version and never creates.
+-- expect => 0: the marker must not exist. expect => N: it must have this version; none is created.
 SELECT applied, value, reason FROM queen_kv_put('t', 'cas', '1', forever => true, expect => 5);
 SELECT found FROM queen_kv_get('t', 'cas');
 SELECT applied, value, reason FROM queen_kv_put('t', 'cas', '1', forever => true, expect => 0);
@@ -103,7 +102,7 @@ SELECT applied, value, reason FROM queen_kv_delete('t', 'cas', expect => pg_temp
 SELECT * FROM queen_kv_delete('t', 'cas', expect => 0);
 SELECT * FROM queen_kv_delete('t', 'cas', expect => :v);
 
--- Check asserts and writes nothing.
+-- check compares and writes nothing.
 SELECT applied, value, version = pg_temp.version('t', 'once') AS same, reason
   FROM queen_kv_check('t', 'once', pg_temp.version('t', 'once'));
 SELECT applied, value, version = pg_temp.version('t', 'once') AS same, reason FROM queen_kv_check('t', 'once', 1);
@@ -111,7 +110,7 @@ SELECT applied, value, reason FROM queen_kv_check('t', 'once', 0);
 SELECT * FROM queen_kv_check('t', 'nothing', 1);
 SELECT * FROM queen_kv_check('t', 'nothing', 0);
 
--- Incr: absent is zero; three admitted under a ceiling of three, the fourth refused with the value 3.
+-- incr counts from zero. With max => 3, three calls apply, and the fourth is refused with the value 3.
 SELECT applied, value, reason FROM generate_series(1, 4) AS i, queen_kv_incr('t', 'gate', sign(i::numeric), max => 3, ttl => '1 h');
 SELECT applied, value, reason FROM queen_kv_incr('t', 'gate', -10, min => 0, forever => true);
 SELECT applied, value, reason FROM queen_kv_incr('t', 'gate', -3, min => 0, max => 0, forever => true);
@@ -119,34 +118,34 @@ SELECT * FROM queen_kv_incr('t', 'first', 5, max => 4, forever => true);
 SELECT * FROM queen_kv_incr('t', 'first', -1, min => 0, forever => true);
 SELECT found FROM queen_kv_get('t', 'first');
 
--- Incr of what is not a number is refused, unless it has expired.
+-- incr of a value that is not a number is refused, unless the marker has expired.
 SELECT applied, value, reason FROM queen_kv_incr('t', 'once', forever => true);
 SELECT applied, value, reason FROM queen_kv_incr('t', 'null', forever => true);
 SELECT applied FROM queen_kv_put('t', 'text', '"12"', ttl => '1 ms');
 SELECT pg_sleep(0.003);
 SELECT applied, value, reason FROM queen_kv_incr('t', 'text', 12, forever => true);
 
--- Incr is exact.
+-- incr is exact.
 SELECT value FROM queen_kv_incr('t', 'exact', 0.10, forever => true);
 SELECT value FROM queen_kv_incr('t', 'exact', 9007199254740993.05, forever => true);
 SELECT value FROM queen_kv_incr('t', 'exact', 12345678901234567890123456789012345678901234567890, forever => true);
 SELECT applied, value, reason FROM queen_kv_put('t', 'exact', '1e20', forever => true);
 SELECT value FROM queen_kv_incr('t', 'exact', -0.5, forever => true);
 
--- Incr does not prolong: its ttl counts on creation only.
+-- incr does not extend a marker: its ttl is used only for a new one.
 SELECT applied FROM queen_kv_incr('t', 'window', ttl => '1 h');
 SELECT expires_at AS e FROM queen_kv_get('t', 'window') \gset
 SELECT value FROM queen_kv_incr('t', 'window', ttl => '2 h');
 SELECT value FROM queen_kv_incr('t', 'window', forever => true);
 SELECT value, expires_at = :'e' AS same_expiry FROM queen_kv_get('t', 'window');
 
--- Put replaces the expiry.
+-- put replaces the expiry.
 SELECT applied FROM queen_kv_put('t', 'window', '1', ttl => '2 h');
 SELECT expires_at > :'e' AS later FROM queen_kv_get('t', 'window');
 SELECT applied FROM queen_kv_put('t', 'window', '1', forever => true);
 SELECT expires_at FROM queen_kv_get('t', 'window');
 
--- Numbers that are none, or too large, are refused.
+-- NaN, infinities and numbers that are too large are refused.
 SELECT a AS arguments, r.* FROM unnest(ARRAY[$$'NaN'$$, $$'Infinity'$$, $$'-Infinity'$$, $$1, min => 'NaN'$$,
     $$1, max => 'Infinity'$$, $$1, min => 2, max => 1$$, $$1e131071$$, $$-1e131071$$]) AS a,
   pg_temp.refused(format($$SELECT queen_kv_incr('t', 'n', %s, forever => true)$$, a)) AS r;
@@ -155,12 +154,12 @@ SELECT * FROM pg_temp.refused($$SELECT queen_kv_incr('t', 'huge', 9e131070, fore
 SELECT applied FROM queen_kv_put('t', 'long', '1e-16000', forever => true);
 SELECT * FROM pg_temp.refused($$SELECT queen_kv_incr('t', 'long', 1e131070, forever => true)$$);
 
--- Get_many: one row for each key, in input order.
+-- get_many: one row for each key, in the order of the keys.
 SELECT found, key, value FROM queen_kv_get_many('t', ARRAY['once', 'nothing', 'null', 'once', 'gate']);
 SELECT * FROM queen_kv_get_many('t', '{}');
 SELECT bool_and(m.found) AS all_found, count(*) FROM queen_kv_get_many('t', array_fill('once'::text, ARRAY[5000])) AS m;
 
--- List: byte order, literal prefix, after exclusive, neighbours not caught.
+-- list: in byte order, with a literal prefix, after `after`, without keys that are only similar.
 SELECT count(*) FROM unnest(ARRAY['a', 'a%', 'a%b', 'a_', 'a_b', 'ab', 'aB', 'A', 'b', 'é', 'éa', 'z', E'a\x01', E'a\n',
     'a' || chr(1114111), 'a' || chr(1114111) || 'x']) AS k, queen_kv_put('list', k, '1', forever => true);
 SELECT p.applied FROM unnest(ARRAY['lisa', 'list2', 'lis']) AS ns, queen_kv_put(ns, 'a', '1', forever => true) AS p;
@@ -176,7 +175,7 @@ SELECT key FROM queen_kv_list('list', 'a_', after => 'b');
 SELECT key FROM queen_kv_list('list', 'nothing');
 SELECT key FROM queen_kv_list('list', repeat('x', 600));
 
--- List in pages returns each marker once, and leaves out the expired.
+-- list by pages returns each marker once, without the expired ones.
 SELECT count(*) FROM generate_series(1, 250) AS i,
     queen_kv_put('pages', lpad(i::text, 4, '0'), to_jsonb(i), ttl => CASE WHEN i % 2 = 0 THEN interval '1 h' ELSE '1 ms' END);
 SELECT pg_sleep(0.003);
@@ -189,7 +188,7 @@ WITH RECURSIVE page (number, keys) AS (
 SELECT number, cardinality(keys) AS rows, keys[1] AS first, keys[cardinality(keys)] AS last FROM page;
 SELECT count(*) FROM queen_kv_list('pages');
 
--- Required: not applied raises QN010, DETAIL is JSON with the winner.
+-- required: a write that is not applied raises QN010, and its DETAIL is JSON with the winner.
 SELECT pg_temp.version('t', 'once') AS v \gset
 SELECT r.code, r.message, r.detail::jsonb - 'version' AS detail, r.detail::jsonb -> 'version' = to_jsonb(:v) AS winners_version
   FROM pg_temp.refused($$SELECT queen_kv_put_if_absent('t', 'once', '2', forever => true, required => true)$$) AS r;
@@ -211,7 +210,7 @@ SELECT applied FROM queen_kv_put('t', E'quo"te\\\n', '{"q": "\"\\"}', forever =>
 SELECT r.detail::jsonb - 'version' AS detail
   FROM pg_temp.refused($$SELECT queen_kv_check('t', E'quo"te\\\n', 0, required => true)$$) AS r;
 
--- What is refused with 22023.
+-- Calls that are refused with 22023.
 SELECT r.* FROM unnest(ARRAY[
     $$SELECT queen_kv_get(NULL, 'k')$$,
     $$SELECT queen_kv_get('t', NULL)$$,
@@ -243,26 +242,26 @@ SELECT r.* FROM unnest(ARRAY[
     $$SELECT queen_kv_incr('t', NULL, forever => true)$$
 ]) AS c, pg_temp.refused(c) AS r;
 
--- NULL for an argument with a default is the default.
+-- NULL for an argument with a default means the default.
 SELECT applied, value FROM queen_kv_put('t', 'defaults', '1', ttl => '1 h', forever => NULL, expect => NULL, required => NULL);
 SELECT applied, value FROM queen_kv_incr('t', 'defaults', NULL, NULL, true, NULL, NULL, NULL);
 SELECT applied, reason FROM queen_kv_put_if_absent('t', 'defaults', '1', NULL, true, NULL);
 SELECT key, value FROM queen_kv_list('t', NULL, NULL, NULL) WHERE key = 'defaults';
 SELECT applied, value FROM queen_kv_delete('t', 'defaults', NULL, NULL);
 
--- Names and values at their limits come back identical.
+-- Names and values at their limits come back unchanged.
 SELECT p.applied, g.found, g.key = k AS same FROM unnest(ARRAY[repeat('k', 512), repeat('é', 256), ' ', E'\x01\x7f\n\t',
     $$'; DROP TABLE queen_mq.marker; --$$, '%_\', 'queen_mq.marker', '🦀']) AS k,
     queen_kv_put(repeat('n', 64), k, to_jsonb(k), forever => true) AS p,
     LATERAL queen_kv_get(repeat('n', 64), CASE WHEN p.applied THEN k END) AS g;
--- 65536 bytes of jsonb: header, array entry, and that many characters.
+-- 65536 bytes of jsonb: the header, the array entry, and that many characters.
 SELECT p.applied, g.value = p.value AS same, pg_column_size(p.value) AS bytes
   FROM to_jsonb(repeat('v', 65536 - 12)) AS v, queen_kv_put('t', 'big', v, forever => true) AS p,
        LATERAL queen_kv_get('t', CASE WHEN p.applied THEN 'big' END) AS g;
 SELECT * FROM pg_temp.refused($$SELECT queen_kv_put('t', 'big', to_jsonb(repeat('v', 65536 - 11)), forever => true)$$);
 SELECT * FROM pg_temp.refused($$SELECT queen_kv_put_if_absent('t', 'bigger', to_jsonb(repeat('v', 70000)), forever => true)$$);
 
--- Large values stored out of line outlive the read, in every kind of result.
+-- Large values that are stored out of line come back whole from every function.
 CREATE TEMP TABLE kept AS SELECT g.* FROM queen_kv_get('t', 'big') AS g;
 CREATE TEMP TABLE random_text AS
     SELECT string_agg(md5(i::text), '') AS text FROM generate_series(1, 2000) AS i;
@@ -283,7 +282,7 @@ SELECT (SELECT count(*) FROM listed AS k WHERE k.value = to_jsonb(text || substr
        (SELECT count(*) FROM kept AS k WHERE k.value = to_jsonb(repeat('v', 65536 - 12))) AS kept
   FROM random_text;
 
--- Reads, refused writes and absent deletes take no transaction id.
+-- Reads, refused writes and deletes of absent markers use no transaction id.
 BEGIN;
 SELECT found FROM queen_kv_get('t', 'once');
 SELECT count(*) FROM queen_kv_get_many('t', ARRAY['once', 'nothing']);
@@ -296,14 +295,14 @@ SELECT reason FROM queen_kv_check('t', 'nothing', 1);
 SELECT pg_current_xact_id_if_assigned() AS xid;
 COMMIT;
 
--- A read-only transaction can read and check, and is told that it can't write.
+-- A read-only transaction can read and check, and gets an error when it writes.
 BEGIN READ ONLY;
 SELECT found FROM queen_kv_get('t', 'once');
 SELECT applied FROM queen_kv_check('t', 'once', pg_temp.version('t', 'once'));
 SELECT queen_kv_put('t', 'once', '1', forever => true);
 ROLLBACK;
 
--- One transaction: writes are seen by its later statements, savepoints take them back, versions are never reused.
+-- In one transaction later statements see earlier writes, a savepoint undoes them, and versions are never reused.
 BEGIN;
 SELECT version AS v1 FROM queen_kv_put('t', 'tx', '1', forever => true) \gset
 SAVEPOINT s;
@@ -319,7 +318,7 @@ SELECT applied, value, reason FROM unnest(ARRAY[1, 2, 3]) AS i, queen_kv_put_if_
 DO $$ BEGIN PERFORM queen_kv_incr('t', 'do', forever => true); PERFORM queen_kv_incr('t', 'do', forever => true); END $$;
 SELECT value FROM queen_kv_get('t', 'do');
 
--- The same in REPEATABLE READ, alone.
+-- Also in REPEATABLE READ, without other sessions.
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT applied, value FROM queen_kv_put_if_absent('t', 'rr', '1', ttl => '1 h');
 SELECT applied, value, reason FROM queen_kv_put_if_absent('t', 'rr', '2', ttl => '1 h');
@@ -333,6 +332,6 @@ SELECT applied, value FROM queen_kv_put('t', 'rr', '6', ttl => '1 h', expect => 
 COMMIT;
 SELECT value FROM queen_kv_get('t', 'rr');
 
--- The markers belong to the dump.
+-- Markers are part of a dump.
 SELECT c.relname FROM pg_extension AS e, unnest(e.extconfig) AS t JOIN pg_class AS c ON c.oid = t
  WHERE e.extname = 'queen_mq' AND c.relname LIKE 'marker%' ORDER BY 1;

@@ -4,7 +4,7 @@
 \pset null (null)
 \t on
 
--- Options are merged, put back one by one, or all; each is refused outside its range.
+-- Options are merged, and can be reset one by one or all at once. A value out of range is refused.
 SELECT max_deliveries, delay, retention, completed_retention, max_depth, ordering FROM queen_configure('o');
 SELECT max_deliveries, delay, retention, completed_retention, max_depth
 FROM queen_configure('o', max_deliveries => 2, delay => '1 s', retention => '1 h', completed_retention => '1 min', max_depth => 3);
@@ -20,8 +20,8 @@ SELECT queen_configure('o', delay => '-1 s');
 SELECT queen_configure('o', ordering => 'random');
 SELECT queen_configure('o', max_depth => 1, unset => ARRAY['max_depth']);
 
--- A message that is delivered max_deliveries times without an outcome goes to the dead letters; what
--- follows flows. A message that fails within its budget of failures is not affected.
+-- A message that is delivered max_deliveries times without an outcome becomes a dead letter, and the
+-- next messages are delivered. A message that fails within its budget of failures is not affected.
 SELECT max_deliveries FROM queen_configure('o', max_deliveries => 2);
 SELECT count(*) FROM queen_push('o', '1') a, queen_push('o', '2') b;
 SELECT payload, delivery_attempt FROM queen_pop('o', 'g', lease_time => '1 ms', subscription_mode => 'all');
@@ -35,11 +35,11 @@ SELECT * FROM queen_ack(:'lease_id', status => 'failed');
 SELECT payload, delivery_attempt, lease_id FROM queen_pop('o', 'g') \gset
 SELECT :'payload', :delivery_attempt;
 SELECT * FROM queen_ack(:'lease_id', status => 'failed', error => 'no');
--- Nothing is left to be delivered, and the pop that finds so settles it.
+-- Nothing is left to deliver, and the pop that finds this settles the exhausted message.
 SELECT count(*) FROM queen_pop('o', 'g');
 SELECT payload, error, failures, deliveries FROM queen_dead_letters WHERE queue = 'o' ORDER BY dead_letter_id;
 SELECT pending, in_flight, retrying, dead_letters FROM queen_groups WHERE queue = 'o';
--- With on_exhausted 'drop' it is gone.
+-- With on_exhausted 'drop' the message is dropped.
 SELECT on_exhausted FROM queen_configure('o', on_exhausted => 'drop', max_deliveries => 1);
 SELECT count(*) FROM queen_push('o', '3');
 SELECT payload FROM queen_pop('o', 'g', lease_time => '1 ms');
@@ -47,7 +47,7 @@ SELECT pg_sleep(0.002);
 SELECT count(*) FROM queen_pop('o', 'g');
 SELECT pending, dead_letters FROM queen_groups WHERE queue = 'o';
 
--- max_depth: refused when so many wait for the slowest group, or in the log where there is none.
+-- max_depth: a push is refused when so many messages are pending for the slowest group or, without groups, in the log.
 SELECT max_depth FROM queen_configure('full', max_depth => 2);
 SELECT status FROM queen_push('full', '1');
 SELECT status FROM queen_push('full', '2');
@@ -58,7 +58,7 @@ SELECT count(*) FROM queen_pop('full', batch => 2, auto_ack => true);
 SELECT pg_sleep(0.6);
 SELECT status FROM queen_push('full', '3');
 
--- delay: nothing is delivered before it is so old, and everything after that.
+-- delay: a message is not delivered before it is this old, and is delivered after that.
 SELECT delay FROM queen_configure('slow', delay => '500 ms');
 SELECT count(*) FROM queen_push('slow', '1', 'a') a, queen_push('slow', '2', 'b') b;
 SELECT count(*) FROM queen_pop('slow', 'g', batch => 10, partitions => 10, subscription_mode => 'all');
@@ -68,14 +68,14 @@ SELECT payload FROM queen_pop('slow', 'g', batch => 10, partitions => 10, auto_a
 SELECT count(*) FROM queen_pop('slow', 'g', batch => 10, partitions => 10);
 SELECT pg_sleep(0.6);
 SELECT payload FROM queen_pop('slow', 'g', batch => 10, partitions => 10, auto_ack => true);
--- A delay set later holds for what is there already, and is not forgotten.
+-- A delay that is set later also applies to messages that are there, and they are not lost.
 SELECT count(*) FROM queen_push('slow', '4', 'a');
 SELECT delay FROM queen_configure('slow', delay => '1 h');
 SELECT count(*) FROM queen_pop('slow', 'g');
 SELECT delay FROM queen_configure('slow', unset => ARRAY['delay']);
 SELECT payload FROM queen_pop('slow', 'g', auto_ack => true);
 
--- completed_retention: deleted once every group has settled it; never before, never while it is held.
+-- completed_retention: a message is deleted when every group has settled it, and never while it is held.
 SELECT completed_retention FROM queen_configure('kept', completed_retention => '1 ms');
 SELECT queen_subscribe('kept', 'x', 'all'), queen_subscribe('kept', 'y', 'all');
 SELECT count(*) FROM queen_push('kept', '1', 'a') a, queen_push('kept', '2', 'a') b, queen_push('kept', '3', 'b') c;
@@ -90,14 +90,14 @@ SELECT consumer_group, pending FROM queen_groups WHERE queue = 'kept' ORDER BY 1
 SELECT depth, partitions, groups FROM queen_queues WHERE queue = 'kept';
 SELECT payload FROM queen_pop('kept', 'y', batch => 10, partitions => 10, auto_ack => true);
 SELECT removed FROM queen_sweep() WHERE task = 'messages';
--- Without groups nothing is settled.
+-- Without a group no message is settled.
 SELECT completed_retention FROM queen_configure('alone', completed_retention => '1 ms');
 SELECT count(*) FROM queen_push('alone', '1');
 SELECT pg_sleep(0.01);
 SELECT removed FROM queen_sweep() WHERE task = 'messages';
 SELECT depth FROM queen_queues WHERE queue = 'alone';
 
--- retention: deleted whatever its state, but not what somebody holds; what is pending becomes less.
+-- retention: old messages are deleted in any state except in a lease; fewer messages are pending then.
 SELECT retention FROM queen_configure('old', retention => '30 ms');
 SELECT queen_subscribe('old', 'g', 'all'), queen_subscribe('old', 'idle', 'all');
 SELECT count(*) FROM queen_push('old', '1', 'a') a, queen_push('old', '2', 'b') b, queen_push('old', '3', 'c') c;

@@ -3,42 +3,42 @@
 \pset footer off
 \pset null (null)
 
--- A queue that does not exist: nothing, and no queue either. Its group is registered all the same.
+-- A queue that does not exist: the pop returns nothing and makes no queue, but registers the group.
 SELECT count(*) FROM queen_pop('pop', 'early');
 SELECT queue, consumer_group, pending FROM queen_groups;
 
 SELECT status FROM queen_push_batch('pop', ARRAY['1', '2', '3']::jsonb[]);
 
--- Queue mode starts at the oldest message; the group is NULL.
+-- Queue mode starts at the oldest message. Its group is NULL.
 SELECT queue, partition, payload, headers, consumer_group, delivery_attempt, lease_expires_at - clock_timestamp() BETWEEN '50 s' AND '60 s' AS for_a_minute
 FROM queen_pop('pop');
--- One live lease per partition.
+-- A partition has one live lease.
 SELECT count(*) AS while_it_is_leased FROM queen_pop('pop');
 
--- The group that was registered before the first push sees all; one that comes now sees what is new.
+-- A group that was registered before the first push gets everything; a new one gets new messages.
 SELECT payload, consumer_group FROM queen_pop('pop', 'early', batch => 10);
 SELECT count(*) AS of_the_past FROM queen_pop('pop', 'late', batch => 10);
 SELECT payload FROM queen_pop('pop', 'all', batch => 10, subscription_mode => 'all');
 SELECT status FROM queen_push('pop', '4');
 SELECT payload FROM queen_pop('pop', 'late', batch => 10);
 
--- From a time on. For a group that is registered, mode and time are ignored.
+-- Starting at a time. For a registered group, mode and time are ignored.
 SELECT created_at AS of_4 FROM queen_messages WHERE payload = '4' \gset
 SELECT payload FROM queen_pop('pop', 'since', batch => 10, subscription_from => :'of_4');
 SELECT count(*) AS ignored FROM queen_pop('pop', 'since', batch => 10, subscription_mode => 'all');
 
--- Subscribing registers, once.
+-- Subscribing registers a group once.
 SELECT queen_subscribe('pop', 'member', 'all') AS registered;
 SELECT queen_subscribe('pop', 'member', 'new') AS again;
 SELECT payload FROM queen_pop('pop', 'member', batch => 2);
 
--- A rolled back pop never was.
+-- A pop that is rolled back has not happened.
 BEGIN;
 SELECT payload, delivery_attempt FROM queen_pop('pop', 'undo', subscription_mode => 'all');
 ROLLBACK;
 SELECT payload, delivery_attempt FROM queen_pop('pop', 'undo', subscription_mode => 'all');
 
--- One lease over several partitions; each in its own order.
+-- One lease over several partitions, each in its own order.
 SELECT count(*) FROM generate_series(1, 3) AS n, generate_series(1, 2) AS p, queen_push('many', to_jsonb(p * 10 + n), partition => 'p' || p);
 SELECT count(DISTINCT partition) AS partitions, count(*) AS messages, count(DISTINCT lease_id) AS leases
 FROM queen_pop('many', batch => 100, partitions => 5);
@@ -46,16 +46,16 @@ SELECT partition, payload FROM queen_pop('many', 'one', partition => 'p2', batch
 SELECT partition, payload FROM queen_pop('many', 'one', batch => 2);
 SELECT count(*) AS rest FROM queen_pop('many', 'one', batch => 2);
 
--- At most once: no lease, and no second delivery.
+-- auto_ack: no lease, and no second delivery.
 SELECT payload, lease_id, lease_expires_at FROM queen_pop('many', 'most', partition => 'p1', batch => 2, auto_ack => true, subscription_mode => 'all');
 SELECT payload FROM queen_pop('many', 'most', partition => 'p1', batch => 5, auto_ack => true);
 
--- An expired lease: the same messages, in order, the next attempt.
+-- After a lease has expired its messages come again, in order, with the next attempt.
 SELECT payload, delivery_attempt FROM queen_pop('pop', 'slow', lease_time => '50 ms', batch => 2, subscription_mode => 'all');
 DO $$ BEGIN PERFORM pg_sleep(0.1); END $$;
 SELECT payload, delivery_attempt FROM queen_pop('pop', 'slow', batch => 3);
 
--- An empty pop writes nothing: it takes no transaction id.
+-- An empty pop writes nothing and uses no transaction id.
 BEGIN;
 SELECT count(*) FROM queen_pop('many', 'one');
 SELECT pg_current_xact_id_if_assigned();

@@ -5,21 +5,21 @@
 SELECT message_id > 0 AS has_id, transaction_id, status FROM queen_push('push', '{"n": 1}', transaction_id => 'a');
 SELECT message_id AS first_id FROM queen_messages WHERE transaction_id = 'a' \gset
 
--- The same transaction_id writes nothing and gives the original message; in another partition or
+-- A repeated transaction_id writes nothing and returns the original message. In another partition or
 -- queue it is another message.
 SELECT message_id = :first_id AS original, transaction_id, status FROM queen_push('push', '{"n": 2}', transaction_id => 'a');
 SELECT status FROM queen_push('push', '3', partition => 'other', transaction_id => 'a');
 SELECT status FROM queen_push('push too', '4', transaction_id => 'a');
 
--- Without one, a transaction_id comes from the message_id.
+-- Without a transaction_id it is made from the message_id.
 SELECT transaction_id LIKE '%' || message_id AS derived, status FROM queen_push('push', '5');
 
--- NULL for an argument that has a default means the default; JSON null is a payload.
+-- NULL for an argument with a default means the default. JSON null is a payload.
 SELECT status FROM queen_push('push', 'null', partition => NULL, headers => '{"trace": "x"}');
 SELECT queue, partition, payload, headers, message_id < 2::numeric ^ 53 AS fits
 FROM queen_messages WHERE queue = 'push' ORDER BY partition, message_id;
 
--- A batch answers in its order, counts from 1, and its first of two equal ids wins.
+-- A batch is answered in its order, counted from 1. Of two equal ids the first is queued.
 SELECT ordinal, status, transaction_id FROM queen_push_batch('batch', ARRAY['1', '2', '3', '4']::jsonb[],
   transaction_ids => ARRAY['x', 'y', 'x', NULL], headers => ARRAY[NULL, '{"h": 1}', NULL, NULL]::jsonb[])
 WHERE transaction_id IN ('x', 'y') ORDER BY ordinal;
@@ -27,7 +27,7 @@ SELECT ordinal, status FROM queen_push_batch('batch', ARRAY['5', '6']::jsonb[], 
 SELECT payload, headers FROM queen_messages WHERE queue = 'batch' ORDER BY message_id;
 SELECT count(*) AS of_an_empty_batch FROM queen_push_batch('batch', '{}');
 
--- Items go to several queues and partitions.
+-- Items may go to several queues and partitions.
 SELECT ordinal, transaction_id, status FROM queen_push_items('[
   {"queue": "items", "payload": 1, "partition": "p", "transactionId": "i1"},
   {"queue": "items too", "payload": null, "transactionId": "i2", "headers": {"h": 1}},
@@ -35,13 +35,13 @@ SELECT ordinal, transaction_id, status FROM queen_push_items('[
 SELECT queue, partition, payload, headers FROM queen_messages WHERE queue LIKE 'items%' ORDER BY queue, message_id;
 SELECT count(*) AS of_no_items FROM queen_push_items('[]');
 
--- Without a window, nothing is remembered but within one call.
+-- Without a window, duplicates are found only within one call.
 SELECT dedup_window FROM queen_configure('forgetful', dedup_window => '0');
 SELECT status FROM queen_push('forgetful', '1', transaction_id => 'a');
 SELECT status FROM queen_push('forgetful', '1', transaction_id => 'a');
 SELECT status FROM queen_push_batch('forgetful', ARRAY['1', '2']::jsonb[], transaction_ids => ARRAY['b', 'b']);
 
--- What is rolled back was never pushed, its transaction_id included.
+-- What is rolled back was never pushed, and its transaction_id is free.
 BEGIN;
 SAVEPOINT before;
 SELECT status FROM queen_push('push', '6', transaction_id => 'undone');
@@ -50,7 +50,7 @@ SELECT status FROM queen_push('push', '7', transaction_id => 'undone');
 ROLLBACK;
 SELECT status FROM queen_push('push', '8', transaction_id => 'undone');
 
--- Refused, all with 22023, and nothing is written.
+-- All of these are refused with 22023, and nothing is written.
 SELECT count(*) AS before FROM queen_messages \gset
 SELECT queen_push('', '1');
 SELECT queen_push(NULL, '1');
@@ -74,5 +74,5 @@ SELECT queen_push_items('[{"queue": "push", "payload": 1, "transactionID": "typo
 SELECT queen_push_items('[{"queue": "push", "payload": 1}, 2]');
 SELECT count(*) - :before AS written FROM queen_messages;
 
--- At the limits, accepted.
+-- Values at the limits are accepted.
 SELECT status FROM queen_push(repeat('q', 255), '1', partition => repeat('p', 255), transaction_id => repeat('t', 1024));

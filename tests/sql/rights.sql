@@ -1,4 +1,4 @@
--- The role that creates the extension uses it, and owns all that belongs to it; others have no
+-- The role that creates the extension can use it and owns all of its objects. Other roles have no
 -- rights.
 \set VERBOSITY terse
 \set SHOW_CONTEXT never
@@ -23,7 +23,7 @@ SELECT count(*) FROM queen_messages;
 SELECT queue, consumer_group, pending FROM queen_groups;
 SELECT count(*) FROM queen_dead_letters;
 SELECT count(*) FROM queen_mq.queue;
--- Objects that belong to another role:
+-- Objects that another role owns:
 WITH member AS (
     SELECT d.classid, d.objid FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
     WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND e.extname = 'queen_mq')
@@ -33,7 +33,7 @@ LEFT JOIN pg_proc p ON m.classid = 'pg_proc'::regclass AND p.oid = m.objid
 LEFT JOIN pg_namespace n ON m.classid = 'pg_namespace'::regclass AND n.oid = m.objid
 WHERE coalesce(c.relowner, p.proowner, n.nspowner) <> 'test_owner'::regrole;
 
--- Another role, which may use the schema.
+-- Another role, with the right to use the schema.
 RESET ROLE;
 GRANT USAGE ON SCHEMA "the app" TO test_stranger;
 SET ROLE test_stranger;
@@ -44,7 +44,7 @@ SELECT count(*) FROM queen_messages;
 SELECT count(*) FROM queen_groups;
 SELECT count(*) FROM queen_mq.queue;
 
--- Until rights are granted, by whoever created the extension.
+-- The role that created the extension grants rights.
 SET ROLE test_owner;
 GRANT EXECUTE ON FUNCTION queen_push TO test_stranger;
 SET ROLE test_stranger;
@@ -53,7 +53,7 @@ DELETE FROM queen_mq.queue;
 INSERT INTO queen_mq.marker SELECT * FROM queen_mq.marker;
 TRUNCATE queen_mq.segment;
 SELECT queen_pop('rights');
--- A view that calls a function needs that right as well.
+-- A view that calls a function also needs the right on that function.
 SET ROLE test_owner;
 GRANT SELECT ON queen_messages, queen_groups TO test_stranger;
 SET ROLE test_stranger;
@@ -63,14 +63,14 @@ SET ROLE test_owner;
 GRANT EXECUTE ON FUNCTION queen_mq.group_figures TO test_stranger;
 SET ROLE test_stranger;
 SELECT queue FROM queen_groups;
--- To call the procedure is all that it needs.
+-- The right to call the procedure is enough.
 CALL queen_wait('rights', 'waiting', '0 s');
 SET ROLE test_owner;
 GRANT EXECUTE ON PROCEDURE queen_wait TO test_stranger;
 SET ROLE test_stranger;
 CALL queen_wait('rights', 'waiting', '0 s');
 
--- All goes with the extension.
+-- Everything is dropped with the extension.
 SET ROLE test_owner;
 DROP EXTENSION queen_mq;
 RESET ROLE;

@@ -1,9 +1,9 @@
--- Settling: what each status does, budgets, dead letters, repetition.
+-- Settling: what each status does, budgets, dead letters, and repeated acks.
 \set VERBOSITY sqlstate
 \pset footer off
 \pset null (null)
 
--- deliver QUEUE GROUP: pops all there is, shows it as payload (attempt), and gives the lease.
+-- deliver QUEUE GROUP: pops everything, shows it as payload (attempt), and returns the lease.
 CREATE TEMPORARY TABLE got (consumer_group text, payload jsonb, message_id bigint, transaction_id text, attempt int, lease uuid);
 CREATE FUNCTION pg_temp.deliver(queue text, worker text) RETURNS TABLE (delivered text, lease uuid) LANGUAGE sql AS $$
   DELETE FROM got;
@@ -16,7 +16,7 @@ CREATE FUNCTION pg_temp.id(n int) RETURNS bigint LANGUAGE sql AS 'SELECT message
 SELECT retry_limit FROM queen_configure('settle', retry_limit => 1);
 SELECT count(*) FROM generate_series(1, 4) AS n, queen_push('settle', to_jsonb(n), transaction_id => 't' || n);
 
--- An ack settles what it names; the last one releases the lease; repeating it does no harm.
+-- An ack settles what it names. The last one releases the lease. Repeating it does no harm.
 SELECT * FROM pg_temp.deliver('settle', 'ack') \gset
 SELECT :'delivered' AS delivered;
 SELECT * FROM queen_ack(:'lease', message_ids => ARRAY[pg_temp.id(1), pg_temp.id(1)]);
@@ -26,8 +26,8 @@ SELECT * FROM queen_ack(:'lease');
 SELECT * FROM queen_ack(:'lease');
 SELECT delivered FROM pg_temp.deliver('settle', 'ack');
 
--- failed: the lease ends; it and what follows come back in order, what was completed does not.
--- Only the named message is charged: its second failure exhausts it, and the rest flows.
+-- failed: the lease ends. The message and those after it come back in order; completed ones do not.
+-- Only the named message is charged: its second failure exhausts it, and the others are delivered.
 SELECT * FROM pg_temp.deliver('settle', 'fail') \gset
 SELECT * FROM queen_ack(:'lease', message_ids => ARRAY[pg_temp.id(3)]);
 SELECT * FROM queen_ack(:'lease', message_ids => ARRAY[pg_temp.id(2)], status => 'failed', error => 'first');
@@ -39,7 +39,7 @@ SELECT * FROM queen_ack(:'lease', message_ids => ARRAY[pg_temp.id(2)], status =>
 SELECT queue, consumer_group, partition, transaction_id, payload, error, failures, deliveries FROM queen_dead_letters;
 SELECT delivered FROM pg_temp.deliver('settle', 'fail');
 
--- retry: the same without a charge, however often.
+-- retry: the message comes back without a charge, however often.
 SELECT * FROM pg_temp.deliver('settle', 'retry') \gset
 SELECT * FROM queen_ack(:'lease', status => 'retry');
 SELECT * FROM pg_temp.deliver('settle', 'retry') \gset
@@ -47,12 +47,12 @@ SELECT * FROM queen_ack(:'lease', status => 'retry');
 SELECT * FROM pg_temp.deliver('settle', 'retry') \gset
 SELECT :'delivered' AS delivered;
 
--- dead_letter: at once, and the lease goes on for the rest.
+-- dead_letter: the message is dead at once, and the lease goes on for the others.
 SELECT * FROM queen_ack(:'lease', transaction_ids => ARRAY['t1'], status => 'dead_letter', error => 'malformed');
 SELECT * FROM queen_ack(:'lease', transaction_ids => ARRAY['t2']);
 SELECT transaction_id, error, failures FROM queen_dead_letters WHERE consumer_group = 'retry';
 
--- A mixed set, in one statement.
+-- Different statuses in one call.
 SELECT * FROM pg_temp.deliver('settle', 'mixed') \gset
 SELECT transaction_id, partition, outcome FROM queen_settle(:'lease', '[
   {"transactionId": "t4", "status": "completed"}, {"transactionId": "t2", "status": "failed", "error": "e"},
@@ -60,7 +60,7 @@ SELECT transaction_id, partition, outcome FROM queen_settle(:'lease', '[
 SELECT transaction_id, outcome FROM queen_settle(:'lease', '[{"transactionId": "t1", "status": "completed"}]');
 SELECT delivered FROM pg_temp.deliver('settle', 'mixed');
 
--- on_exhausted => drop; a delay before the retry.
+-- on_exhausted => drop, and a delay before the retry.
 SELECT retry_limit, on_exhausted FROM queen_configure('drop', retry_limit => 0, on_exhausted => 'drop');
 SELECT status FROM queen_push('drop', '1');
 SELECT * FROM pg_temp.deliver('drop', 'g') \gset
@@ -79,7 +79,7 @@ SELECT * FROM pg_temp.deliver('settle', 'long') \gset
 SELECT queen_extend(:'lease', '10 min') > clock_timestamp() + '9 min' AS longer;
 SELECT queen_extend(:'lease', '1 s') > clock_timestamp() + '9 min' AS still;
 
--- Undone by a savepoint, it can be settled again.
+-- An ack that a savepoint has undone can be made again.
 BEGIN;
 SAVEPOINT before;
 SELECT settled FROM queen_ack(:'lease');
@@ -88,13 +88,13 @@ SELECT settled FROM queen_ack(:'lease', transaction_ids => ARRAY['t1']);
 COMMIT;
 SELECT settled, already FROM queen_ack(:'lease', transaction_ids => ARRAY['t1', 't2']);
 
--- Refused: 22023, or QN004 for what the lease does not hold.
+-- Refused with 22023, or with QN004 for a message that the lease does not hold.
 SELECT queen_ack(:'lease', status => 'done');
 SELECT queen_ack(:'lease', message_ids => '{}');
 SELECT queen_ack(:'lease', message_ids => ARRAY[NULL]::bigint[]);
 SELECT queen_ack(:'lease', message_ids => ARRAY[1], transaction_ids => ARRAY['t3']);
 SELECT queen_ack(:'lease', message_ids => ARRAY[1]);
-SELECT queen_ack(:'lease', transaction_ids => ARRAY['nobody']);
+SELECT queen_ack(:'lease', transaction_ids => ARRAY['absent']);
 SELECT queen_ack(:'lease', partition => 'elsewhere');
 SELECT queen_settle(:'lease', '[]');
 SELECT queen_settle(:'lease', '{}');

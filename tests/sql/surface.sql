@@ -1,4 +1,4 @@
--- What users can call and read, as the contract has it: nothing becomes public by accident.
+-- What users can call and read. Nothing becomes public by accident.
 \pset format unaligned
 \pset tuples_only on
 
@@ -16,17 +16,17 @@ FROM pg_class c JOIN member ON classid = 'pg_class'::regclass AND objid = c.oid
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
 WHERE c.relnamespace = 'public'::regnamespace GROUP BY c.relname ORDER BY c.relname COLLATE "C";
 
--- The state is in a schema of its own.
+-- The extension's state is in a schema of its own.
 SELECT DISTINCT relnamespace::regnamespace FROM pg_class JOIN member ON objid = oid WHERE relkind IN ('r', 'S');
 
--- Without a comment:
+-- Objects without a comment:
 SELECT pg_describe_object(classid, objid, 0) FROM member
 WHERE obj_description(objid, CASE classid WHEN 'pg_proc'::regclass THEN 'pg_proc' ELSE 'pg_class' END) IS NULL
   AND (classid = 'pg_proc'::regclass OR objid IN (SELECT oid FROM pg_class WHERE relkind IN ('r', 'v'))) ORDER BY 1;
 
--- Functions that are declared to run with other rights, or other settings, than those of their
--- caller: a trigger, which runs where a dump is restored. (The others switch to the extension's
--- owner by themselves, after PostgreSQL has checked the caller's right to EXECUTE.)
+-- Functions that are declared to run with other rights or settings than their caller's: only a
+-- trigger, which runs when a dump is restored. (The others switch to the extension's owner
+-- themselves, after PostgreSQL has checked the caller's right to EXECUTE.)
 SELECT p.oid::regprocedure FROM pg_proc p JOIN member ON classid = 'pg_proc'::regclass AND objid = p.oid
 WHERE p.prosecdef OR p.proconfig IS NOT NULL ORDER BY 1;
 

@@ -1,4 +1,4 @@
--- queen_sweep removes what nobody needs, and nothing else.
+-- queen_sweep deletes what is no longer needed, and nothing else.
 \set VERBOSITY sqlstate
 \pset footer off
 \pset null (null)
@@ -10,14 +10,14 @@ SELECT task, removed FROM queen_sweep();
 SELECT queen_sweep(0);
 SELECT queen_sweep(60001);
 
--- Markers whose time is over.
+-- Expired markers.
 SELECT count(*) FROM generate_series(1, 1500) n, queen_kv_put('s', n::text, '1', ttl => '1 ms');
 SELECT applied FROM queen_kv_put('s', 'stays', '1', ttl => '1 h');
 SELECT pg_sleep(0.01);
 SELECT pg_temp.sweep();
 SELECT key FROM queen_kv_list('s');
 
--- transaction_ids that are out of their window: the message is new again.
+-- transaction_ids whose window has passed: they can be pushed again.
 SELECT dedup_window FROM queen_configure('w', dedup_window => '10 ms');
 SELECT status FROM queen_push('w', '1', transaction_id => 'x');
 SELECT status FROM queen_push('w2', '1', transaction_id => 'x');
@@ -26,14 +26,14 @@ SELECT pg_temp.sweep();
 SELECT status FROM queen_push('w', '1', transaction_id => 'x');
 SELECT status FROM queen_push('w2', '1', transaction_id => 'x');
 
--- Expired leases are put back: they need no pop to be seen as waiting.
+-- Messages of expired leases count as pending without a pop.
 SELECT count(*) FROM queen_pop('w', 'g', batch => 10, lease_time => '1 ms', subscription_mode => 'all');
 SELECT pg_sleep(0.01);
 SELECT pg_temp.sweep();
 SELECT in_flight, retrying FROM queen_groups WHERE queue = 'w';
 SELECT max(delivery_attempt) FROM queen_pop('w', 'g', batch => 10);
 
--- Superseded states go, the newest stays: positions, leases and budgets are as before.
+-- Old states of cursors are deleted and the newest stays: positions, leases and budgets do not change.
 SELECT count(*) FROM generate_series(1, 20) n, queen_push('p', to_jsonb(n));
 DO $$ BEGIN FOR i IN 1..10 LOOP PERFORM queen_ack((SELECT lease_id FROM queen_pop('p', 'g', subscription_mode => 'all'))); END LOOP; END $$;
 SELECT lease_id FROM queen_pop('p', 'g') \gset

@@ -1,4 +1,4 @@
--- Messages that enter the log later: timers, pushes with a delay, timers in a bundle.
+-- Messages that enter the log later: timers, delayed pushes, and timers in a bundle.
 \set VERBOSITY sqlstate
 \pset footer off
 \pset null (null)
@@ -8,26 +8,26 @@ CREATE FUNCTION pg_temp.read() RETURNS text LANGUAGE sql AS $$
   SELECT string_agg(format('%s %s %s', partition, transaction_id, payload), ', ' ORDER BY message_id)
   FROM queen_pop('t', batch => 100, partitions => 10, auto_ack => true) $$;
 
--- One timer for each key: a second call replaces it. The queue is created.
+-- A key has one timer: a second call replaces it. The queue is created.
 SELECT status, transaction_id FROM queen_schedule('t', 'k', '1', delay => '1 h', transaction_id => 'first');
 SELECT status, transaction_id FROM queen_schedule('t', 'k', '2', deliver_at => now() - interval '1 day', transaction_id => 'second', partition => 'p', headers => '{"h": 1}');
 SELECT queue, timer_key, partition, transaction_id, payload, headers, deliver_at < now() FROM queen_timers;
 SELECT status, transaction_id LIKE 'timer-%' FROM queen_schedule('t', 'later', '3', delay => '1 h');
 SELECT depth FROM queen_queues WHERE queue = 't';
--- Any pop of the queue moves what is due into the log, once, with the promised transaction_id.
+-- Any pop of the queue moves due messages into the log, once, with the promised transaction_id.
 SELECT transaction_id, payload, headers, partition, created_at > now() - interval '1 minute' AS fresh FROM queen_pop('t', batch => 10, auto_ack => true);
 SELECT count(*) FROM queen_pop('t', batch => 10);
 SELECT timer_key FROM queen_timers;
--- So does the sweep.
+-- The sweep does so, too.
 SELECT status FROM queen_schedule('t', 'swept', '4', delay => '0', transaction_id => 'swept');
 SELECT removed FROM queen_sweep() WHERE task = 'timers';
 SELECT removed FROM queen_sweep() WHERE task = 'timers';
 SELECT pg_temp.read();
--- Cancelled: not delivered. What is not there can't be.
+-- A cancelled timer is not delivered. A timer that does not exist cannot be cancelled.
 SELECT queen_cancel('t', 'later'), queen_cancel('t', 'later'), queen_cancel('t', 'k'), queen_cancel('nothing', 'k');
 SELECT count(*) FROM queen_timers;
 
--- A push with a delay is scheduled; its transaction_id is a duplicate while it waits and after.
+-- A delayed push is scheduled. Its transaction_id is known while it waits and afterwards.
 SELECT message_id, transaction_id, status FROM queen_push('t', '5', delay => '500 ms', transaction_id => 'd');
 SELECT message_id, transaction_id, status FROM queen_push('t', '5', delay => '500 ms', transaction_id => 'd');
 SELECT message_id, transaction_id LIKE 'delayed-%', status FROM queen_push('t', '6', delay => '500 ms');
@@ -39,19 +39,19 @@ SELECT message_id IS NOT NULL, status FROM queen_push('t', '5', delay => '500 ms
 SELECT message_id IS NOT NULL, status FROM queen_push('t', '5', transaction_id => 'd');
 SELECT status FROM queen_push('t', '7', delay => '0');
 SELECT pg_temp.read() IS NOT NULL;
--- Pushed at once while it waits: the one that comes later is the duplicate.
+-- The id is pushed without delay while the timer waits: the later message is the duplicate.
 SELECT status FROM queen_push('t', '8', delay => '1 ms', transaction_id => 'race');
 SELECT status FROM queen_push('t', '9', transaction_id => 'race');
 SELECT pg_sleep(0.01);
 SELECT pg_temp.read();
 
--- Rolled back: as if it had not been.
+-- A scheduled timer that is rolled back does not exist.
 BEGIN;
 SELECT queen_cancel('t', 'none'), status FROM queen_schedule('t', 'undone', '1', delay => '0');
 ROLLBACK;
 SELECT pg_temp.read(), count(*) FROM queen_timers;
 
--- In a bundle, with the rest or not at all.
+-- A timer in a bundle is scheduled together with the rest, or not at all.
 SELECT jsonb_path_query(queen_tx_commit('[{"type": "push", "queue": "t", "payload": 10, "transactionId": "b"}]', '[]',
   '[{"op": "schedule", "queue": "t", "timerKey": "b1", "payload": 11, "deliverAt": "2020-01-01T00:00:00Z", "transactionId": "b1"},
     {"op": "cancel", "queue": "t", "timerKey": "absent"}]'), '$.results[*]') - 'messageId';
@@ -62,7 +62,7 @@ SELECT queen_tx_commit(timers => '[{"op": "cancel", "queue": "t", "timerKey": "b
 SELECT timer_key FROM queen_timers;
 SELECT pg_temp.read();
 
--- Refused.
+-- Calls that are refused.
 SELECT queen_schedule('t', 'k', '1');
 SELECT queen_schedule('t', 'k', '1', delay => '1 s', deliver_at => now());
 SELECT queen_schedule('t', 'k', '1', delay => '-1 s');
@@ -82,7 +82,7 @@ SET queen_mq.auto_create = off;
 SELECT queen_schedule('unknown', 'k', '1', delay => '1 s');
 SELECT queen_cancel('unknown', 'k');
 RESET queen_mq.auto_create;
--- Timers go with their queue.
+-- A removed queue loses its timers.
 SELECT status FROM queen_schedule('t', 'gone', '1', delay => '1 h');
 SELECT queen_delete_queue('t') > 0;
 SELECT count(*) FROM queen_timers;

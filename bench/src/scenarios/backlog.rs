@@ -1,4 +1,4 @@
-//! Scenario 10: does a backlog slow anybody down?
+//! Scenario 10: does a backlog slow pushes and pops?
 
 use anyhow::Result;
 
@@ -12,11 +12,11 @@ use crate::outcome::{Check, Goal, Outcome, Sample};
 const SESSIONS: usize = 16;
 const PARTITIONS: u64 = 1000;
 
-/// What is measured in both databases: with the backlog, and without.
+/// One measurement in both databases: with the backlog, and without.
 struct Pair {
     what: &'static str,
     action: Action,
-    /// Messages to take, in the database without a backlog.
+    /// The messages it pops in the database without a backlog.
     needs: u64,
     rates: [Vec<f64>; 2],
     latencies: [Latencies; 2],

@@ -10,7 +10,7 @@ use crate::payload::Size;
 
 pub const SYSTEMS: [System; 3] = [System::Queen, System::Pgmq, System::Table];
 
-/// 3: a hundred messages at a time from a big backlog.
+/// Scenario 3: a hundred messages at a time from a large backlog.
 pub async fn batches(lab: &Lab) -> Result<Outcome> {
     let db = lab.server.database("pop_batch").await?;
     let messages = lab.scale.batches;
@@ -30,7 +30,7 @@ pub async fn batches(lab: &Lab) -> Result<Outcome> {
         .collect();
 
     let method = format!(
-        "4 sessions take and settle 100 at a time from {messages} messages (2 KiB: a tenth), which \
+        "4 sessions pop and settle 100 at a time from {messages} messages (2 KiB: a tenth), which \
          were pushed 100 per call into 1,000 partitions in turn"
     );
     let mut outcome = Outcome::new(3, "pop 100 + ack from a big backlog", method);
@@ -43,7 +43,7 @@ pub async fn batches(lab: &Lab) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// 4: one message at a time, which is taken in one transaction and settled in another.
+/// Scenario 4: one message at a time, popped in one transaction and settled in another.
 pub async fn singles(lab: &Lab) -> Result<Outcome> {
     let db = lab.server.database("pop_single").await?;
     let contenders: Vec<Contender> = [Size::Small, Size::Large]
@@ -58,7 +58,7 @@ pub async fn singles(lab: &Lab) -> Result<Outcome> {
         .collect();
 
     let method = format!(
-        "64 sessions take and settle single messages, in two transactions (the table: in one), from \
+        "64 sessions pop and settle single messages, in two transactions (the table: in one), from \
          {} in 1,000 partitions, pushed one by one",
         lab.scale.singles
     );
@@ -72,7 +72,7 @@ pub async fn singles(lab: &Lab) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// What single messages are consumed from: each was pushed by itself.
+/// The backlog for single messages: each was pushed by itself.
 pub fn single_backlog(lab: &Lab) -> Backlog {
     Backlog { messages: lab.scale.singles, partitions: 1000, segment: 1 }
 }

@@ -1,4 +1,4 @@
-//! Scenario 6: charge, marker and acknowledgement in one transaction.
+//! Scenario 6: charge, marker and ack in one transaction.
 
 use anyhow::Result;
 

@@ -15,7 +15,7 @@ use crate::load::{self, Latencies};
 use crate::outcome::{Check, Goal, Outcome, Sample};
 use crate::payload::Size;
 
-/// Messages that are made ready for each ten pops.
+/// Messages that are pushed for each ten pops.
 const READY: u64 = 10;
 const GROUPS: usize = 100;
 
@@ -29,7 +29,7 @@ const BLOCKED: &str = "beside a big blocked partition";
 const ONE_GROUP: &str = "one group";
 const MANY_GROUPS: &str = "100 groups";
 
-/// A queue whose pops are timed. `partitions` are those that get new messages, in turn or at random.
+/// A queue whose pops are timed. `partitions` get the new messages, in turn or at random.
 struct Subject {
     label: &'static str,
     queue: &'static str,
@@ -82,7 +82,7 @@ fn one_and_wide(partitions: u64) -> Result<Vec<Subject>> {
 }
 
 fn small_and_big() -> Result<Vec<Subject>> {
-    // Partition 0 is the blocked one, so that the new messages go beside it.
+    // Partition 0 is blocked, so the new messages go to others.
     Ok(vec![
         Subject::new(ONE_AGAIN, "one", 1)?,
         Subject::new(UNBLOCKED, "blocked_small", READY)?,
@@ -105,13 +105,13 @@ fn judge(outcome: &mut Outcome) {
     let twice = Some(Goal::AtMost(2.0));
     outcome.compare(WIDE, ONE, twice);
     outcome.compare(EMPTY_WIDE, EMPTY_ONE, twice);
-    // "Independent of the backlog", with room for noise.
+    // The latency must not depend on the backlog; the goal leaves room for noise.
     outcome.compare(BLOCKED, UNBLOCKED, Some(Goal::AtMost(1.25)));
     outcome.compare(BLOCKED, ONE_AGAIN, twice);
     outcome.compare(MANY_GROUPS, ONE_GROUP, twice);
 }
 
-/// Push ten, pop ten, one queue after the other.
+/// Push ten and pop ten messages, one queue after the other.
 async fn contest(
     lab: &Lab,
     session: &Session,
@@ -130,11 +130,11 @@ async fn contest(
             push_ready(lab, session, subject, &mut rng).await?;
             let group = &subject.groups[round % subject.groups.len()];
             for _ in 0..READY {
-                let (taken, lease) = timed_pop(session, subject.queue, group.as_deref()).await?;
+                let (latency, lease) = timed_pop(session, subject.queue, group.as_deref()).await?;
                 ensure!(lease.is_some(), "{}: nothing to pop", subject.label);
                 ack(session, lease).await?;
                 if round > 0 {
-                    load::record(&mut subject.latencies, taken);
+                    load::record(&mut subject.latencies, latency);
                 }
             }
         }
@@ -144,7 +144,7 @@ async fn contest(
     Ok(())
 }
 
-/// New messages in random partitions. Groups that have not read the earlier ones get those.
+/// Push new messages to random partitions. Groups that have not read the earlier ones get those.
 async fn push_ready(
     lab: &Lab,
     session: &Session,
@@ -165,9 +165,9 @@ async fn empty_pops(lab: &Lab, session: &Session, outcome: &mut Outcome) -> Resu
     for _ in 0..lab.scale.latency_rounds {
         for (queue, latencies) in ["one", "wide"].into_iter().zip(&mut both) {
             for _ in 0..READY {
-                let (taken, lease) = timed_pop(session, queue, None).await?;
+                let (latency, lease) = timed_pop(session, queue, None).await?;
                 ensure!(lease.is_none(), "{queue} is not empty");
-                load::record(latencies, taken);
+                load::record(latencies, latency);
             }
         }
     }
@@ -197,7 +197,7 @@ async fn subscribe(session: &Session, queue: &str, group: &str) -> Result<()> {
     Ok(())
 }
 
-/// One message into each of many partitions, and out again.
+/// Push one message to each of many partitions, and pop all of them.
 async fn drain_many(lab: &Lab, db: &Db, session: &Session, queue: &str) -> Result<()> {
     let partitions = lab.scale.drained_partitions;
     let backlog = Backlog { messages: partitions, partitions, segment: 1 };
@@ -209,7 +209,7 @@ async fn drain_many(lab: &Lab, db: &Db, session: &Session, queue: &str) -> Resul
     fill::analyze(db, System::Queen, queue).await
 }
 
-/// A backlog in partition p0, which somebody holds.
+/// Push a backlog to partition p0 and hold it in a lease.
 async fn block(lab: &Lab, db: &Db, session: &Session, queue: &str, messages: u64) -> Result<()> {
     let backlog = Backlog { messages, partitions: 1, segment: 100 };
     fill::fill(db, System::Queen, queue, backlog, &lab.payloads, Size::Small).await?;

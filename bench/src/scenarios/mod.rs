@@ -20,7 +20,7 @@ use crate::outcome::Outcome;
 
 pub const ALL: std::ops::RangeInclusive<u8> = 1..=14;
 
-/// Runs one scenario in databases of its own.
+/// Runs one scenario, in databases made for it.
 pub async fn run(lab: &Lab, number: u8) -> Result<Outcome> {
     match number {
         1 => push::single(lab).await,

@@ -8,11 +8,11 @@ use crate::outcome::{Goal, Outcome};
 use crate::payload::Size;
 
 const SESSIONS: [usize; 3] = [1, 32, 128];
-/// The number of sessions that has a goal.
+/// The number of sessions for which there is a goal.
 const JUDGED: usize = 32;
 const PARTITIONS: u64 = 1000;
 
-/// 1: a transaction for every message.
+/// Scenario 1: one transaction for every message.
 pub async fn single(lab: &Lab) -> Result<Outcome> {
     let db = lab.server.database("push").await?;
     let mut contenders = Vec::new();
@@ -37,7 +37,7 @@ pub async fn single(lab: &Lab) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Those that push side by side; pgmq and the table know no partitions.
+/// The contenders. pgmq and the table have no partitions.
 fn field(sessions: usize, size: Size) -> Vec<Contender> {
     let at = at(sessions, size);
     let of = |system, partitions, label: &str| {
@@ -57,7 +57,7 @@ fn at(sessions: usize, size: Size) -> String {
     format!(", {sessions} sessions, {}", size.label())
 }
 
-/// 2: a hundred messages per call.
+/// Scenario 2: a hundred messages per call.
 pub async fn batches(lab: &Lab) -> Result<Outcome> {
     const SESSIONS: usize = 4;
     const BATCH: usize = 100;

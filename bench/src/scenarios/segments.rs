@@ -1,4 +1,4 @@
-//! Scenario 9: single messages out of what was pushed in batches.
+//! Scenario 9: single messages popped from what was pushed in batches.
 
 use anyhow::Result;
 
@@ -19,7 +19,7 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
         .into_iter()
         .flat_map(|size| {
             SEGMENTS.map(|segment| {
-                // As many partitions as there are largest segments at least.
+                // At least as many partitions as there are segments of the largest size.
                 let backlog = Backlog { messages, partitions: 12, segment };
                 Contender::consumes(System::Queen, 1, SESSIONS, backlog)
                     .of_size(size)

@@ -24,8 +24,9 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
         })
         .collect();
 
-    let method = "scenario 4 with 16 to 256 sessions; judged is the deepest fall: a rate against the \
-                  best one with fewer sessions, of which 10 % count as noise";
+    let method = "scenario 4 with 16 to 256 sessions; \
+                  judged is the deepest fall: a rate against the best one with fewer sessions, \
+                  of which 10 % count as noise";
     let mut outcome = Outcome::new(5, "16 to 256 sessions in pop 1 + ack 1", method);
     outcome.samples = lab.contest(&db, &contenders).await?;
     for system in SYSTEMS {

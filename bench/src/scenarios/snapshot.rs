@@ -1,4 +1,4 @@
-//! Scenario 7: somebody holds an old snapshot.
+//! Scenario 7: a session holds an old snapshot.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ async fn one(lab: &Lab, contender: &Contender, label: &str, outcome: &mut Outcom
     lab.server.drop_database(db).await
 }
 
-/// A session that has read something in a transaction, and stays in it.
+/// A session that has read something in a transaction and leaves the transaction open.
 async fn hold_snapshot(db: &Db) -> Result<crate::db::Session> {
     let session = db.session().await?;
     session

@@ -1,4 +1,5 @@
-//! Scenario 13: a steady rate for a long time, both systems at once, with everything reclaimed.
+//! Scenario 13: a steady rate for a long time, for both systems at once, while both delete what is
+//! completed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,19 +20,19 @@ const RATE: u64 = 500;
 const PRODUCERS: u64 = 4;
 const CONSUMERS: usize = 2;
 const PARTITIONS: u64 = 10;
-/// The run is cut into so many parts, to see whether it stays as it began.
+/// The run is divided into so many parts, to see whether it stays as it began.
 const PARTS: usize = 30;
 const PAUSE: Duration = Duration::from_millis(5);
 /// A control table is one whose rows stand for states; the segments are the data.
 const CONTROL: &str = "schemaname = 'queen_mq' AND relname <> 'segment'";
 
-/// How one system is asked for the same things.
+/// The statements for one system.
 struct Side {
     system: System,
     push: &'static str,
-    /// Gives a handle and the number of each message.
-    take: &'static str,
-    /// Takes the handles.
+    /// Returns a handle and the number of each message.
+    pop: &'static str,
+    /// Settles the messages with these handles.
     settle: &'static str,
     schema: &'static str,
 }
@@ -39,28 +40,31 @@ struct Side {
 const SIDES: [Side; 2] = [
     Side {
         system: System::Queen,
-        push: "SELECT 1 FROM queen_push('q', jsonb_build_object('n', $1::bigint, 'pad', repeat('x', 60)), 'p' || $2::bigint)",
-        take: "SELECT lease_id::text, (payload->>'n')::bigint FROM queen_pop('q', batch => 10, partitions => 10)",
+        push: "SELECT 1 FROM queen_push('q', jsonb_build_object('n', $1::bigint, 'pad', \
+            repeat('x', 60)), 'p' || $2::bigint)",
+        pop: "SELECT lease_id::text, (payload->>'n')::bigint FROM queen_pop('q', batch => 10, \
+            partitions => 10)",
         settle: "SELECT 1 FROM queen_ack(($1::text[])[1]::uuid)",
         schema: "queen_mq",
     },
     Side {
         system: System::Pgmq,
-        push: "SELECT 1 FROM pgmq.send('q', jsonb_build_object('n', $1::bigint, 'pad', repeat('x', 60), 'p', $2::bigint))",
-        take: "SELECT msg_id::text, (message->>'n')::bigint FROM pgmq.read('q', 30, 10)",
+        push: "SELECT 1 FROM pgmq.send('q', jsonb_build_object('n', $1::bigint, 'pad', \
+            repeat('x', 60), 'p', $2::bigint))",
+        pop: "SELECT msg_id::text, (message->>'n')::bigint FROM pgmq.read('q', 30, 10)",
         settle: "SELECT 1 FROM pgmq.delete('q', $1::text[]::bigint[])",
         schema: "pgmq",
     },
 ];
 
-/// What has been seen of one system, part by part.
+/// What was measured of one system, in each part.
 struct Seen {
     latencies: Vec<Latencies>,
     bytes: Vec<i64>,
     dead: i64,
 }
 
-type Shared = Arc<Mutex<Seen>>;
+type SharedSeen = Arc<Mutex<Seen>>;
 
 pub async fn run(lab: &Lab) -> Result<Outcome> {
     let db = lab.server.database("steady").await?;
@@ -109,10 +113,11 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
     }
 
     let method = format!(
-        "for {} s, {RATE} messages a second into each system, from {PRODUCERS} sessions into {PARTITIONS} \
-         partitions; {CONSUMERS} sessions take up to 10 and settle them, and look again 5 ms after \
-         finding nothing; what is settled is deleted after {} s. Both systems at once; latency from the moment a push \
-         is due to the return of the pop",
+        "for {} s, {RATE} messages a second into each system, \
+         from {PRODUCERS} sessions into {PARTITIONS} partitions; \
+         {CONSUMERS} sessions pop up to 10 and settle them, and look again 5 ms after \
+         finding nothing; what is settled is deleted after {} s. Both systems at once; \
+         latency from the moment a push is due to the return of the pop",
         duration.as_secs(),
         reclaim.as_secs()
     );
@@ -128,8 +133,12 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
 
 type Task = tokio::task::JoinHandle<Result<()>>;
 
-/// Producers and consumers of one system.
-async fn start(db: &Db, side: &'static Side, duration: Duration) -> Result<(Shared, Vec<Task>)> {
+/// Starts the producers and consumers of one system.
+async fn start(
+    db: &Db,
+    side: &'static Side,
+    duration: Duration,
+) -> Result<(SharedSeen, Vec<Task>)> {
     let latencies = (0..PARTS).map(|_| load::latencies()).collect::<Result<_>>()?;
     let state = Arc::new(Mutex::new(Seen { latencies, bytes: Vec::new(), dead: 0 }));
     let began = Instant::now();
@@ -147,7 +156,7 @@ async fn start(db: &Db, side: &'static Side, duration: Duration) -> Result<(Shar
             let deadline = began + duration + Duration::from_secs(60);
             while *came.lock().await < total {
                 ensure!(Instant::now() < deadline, "{}: messages are missing", side.system.label());
-                let rows = session.rows(side.take, &[]).await?;
+                let rows = session.rows(side.pop, &[]).await?;
                 let returned = Instant::now();
                 if rows.is_empty() {
                     sleep(PAUSE).await;
@@ -159,8 +168,8 @@ async fn start(db: &Db, side: &'static Side, duration: Duration) -> Result<(Shar
                 let mut state = state.lock().await;
                 for row in rows {
                     let n = u64::try_from(row.get::<_, i64>(1))?;
-                    let taken = returned.saturating_duration_since(due(began, n));
-                    load::record(&mut state.latencies[part(n).min(PARTS - 1)], taken);
+                    let latency = returned.saturating_duration_since(due(began, n));
+                    load::record(&mut state.latencies[part(n).min(PARTS - 1)], latency);
                 }
             }
             Ok(())
@@ -189,7 +198,7 @@ async fn produce(
     Ok(())
 }
 
-/// The most dead rows of one control table, as the statistics know them.
+/// The largest number of dead rows in one control table, by PostgreSQL's statistics.
 async fn dead_rows(admin: &Session, side: &Side) -> Result<i64> {
     let which = match side.system {
         System::Queen => CONTROL,
@@ -199,7 +208,7 @@ async fn dead_rows(admin: &Session, side: &Side) -> Result<i64> {
     Ok(admin.row(&sql, &[]).await?.get(0))
 }
 
-/// All tables of one system, with indexes.
+/// The size of all tables of one system, with indexes.
 async fn bytes(admin: &Session, side: &Side) -> Result<i64> {
     let sql = "SELECT sum(pg_total_relation_size(relid))::bigint
                FROM pg_catalog.pg_stat_user_tables WHERE schemaname = $1";
@@ -227,7 +236,7 @@ fn report(outcome: &mut Outcome, side: &Side, seen: &Seen, duration: Duration) -
         let what = format!("{label}, p{:.0}, last third / first", quantile * 100.0);
         outcome.checks.push(Check::ratio(what, of, to, ours.then_some(Goal::AtMost(1.25))));
     }
-    // The first third fills what will be reclaimed later.
+    // The first third of the run fills space that is reused later.
     let growth = (seen.bytes[PARTS - 1] as f64, seen.bytes[third] as f64);
     let what = format!("{label}, size of all tables, end / after a third");
     outcome.checks.push(Check::ratio(what, growth.0, growth.1, ours.then_some(Goal::AtMost(1.25))));

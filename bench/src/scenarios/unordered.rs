@@ -11,7 +11,7 @@ const SESSIONS: usize = 64;
 /// Messages per push of the backlog.
 const PUSHED: [(u64, &str); 2] = [(1, "queen_mq, pushed singly"), (100, "queen_mq, in hundreds")];
 
-/// Everything in one partition, so that no more than the messages keeps the sessions apart.
+/// Everything is in one partition, so nothing but the messages keeps the sessions apart.
 pub async fn run(lab: &Lab) -> Result<Outcome> {
     let db = lab.server.database("unordered").await?;
     let messages = lab.scale.singles;
@@ -26,7 +26,7 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
     contenders.push(of(System::Table, 1));
 
     let method = format!(
-        "scenario 4 on a queue with ordering 'none', everything in one partition: 64 sessions take \
+        "scenario 4 on a queue with ordering 'none', everything in one partition: 64 sessions pop \
          and settle single messages from {messages}, pushed one by one, and 100 per call"
     );
     let mut outcome = Outcome::new(14, "pop 1 + ack 1 without order", method);

@@ -14,7 +14,7 @@ use crate::payload::Size;
 
 /// Pushes a second.
 const RATE: u64 = 200;
-/// Sessions beside that wait for a queue nobody pushes to.
+/// Other sessions, which wait for a queue to which no producer pushes.
 const BYSTANDERS: usize = 200;
 const LABEL: &str = "push commit to pop return";
 
@@ -28,14 +28,14 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
     for session in &sessions[2..] {
         let session = session.clone();
         bystanders.push(tokio::spawn(async move {
-            // Until the end of the run, which drops them.
+            // They wait until the end of the run, which drops them.
             while session.rows("SELECT 1 FROM queen_pop('idle', wait => '60 s')", &[]).await.is_ok()
             {
             }
         }));
     }
 
-    // When each push had committed, as its producer saw it.
+    // When each push had committed, by its producer's clock.
     let committed: Arc<Mutex<Vec<Option<Instant>>>> =
         Arc::new(Mutex::new(vec![None; usize::try_from(messages)?]));
     let payload = lab.payloads.one(Size::Small, 0).text().to_owned();
@@ -49,7 +49,7 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
                 let sql = "SELECT 1 FROM queen_push('q', $1::text::jsonb, transaction_id => $2)";
                 let began = Instant::now();
                 producer.row(sql, &[&payload, &id]).await?;
-                // The pop may be back before the push is: then it took no time.
+                // The pop may return before the push does; then it took no time.
                 committed.lock().await[usize::try_from(n)?] = Some(Instant::now().max(began));
             }
             Ok::<_, anyhow::Error>(())
@@ -58,7 +58,8 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
     let mut latencies = load::latencies()?;
     let mut came = 0;
     while came < messages {
-        let sql = "SELECT transaction_id FROM queen_pop('q', 'g', batch => 100, wait => '20 s', auto_ack => true)";
+        let sql = "SELECT transaction_id FROM queen_pop('q', 'g', batch => 100, wait => '20 s', \
+            auto_ack => true)";
         let rows = consumer.rows(sql, &[]).await?;
         let returned = Instant::now();
         ensure!(!rows.is_empty(), "{came} of {messages} messages came");
@@ -66,16 +67,16 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
             came += 1;
             let n: usize = row.get::<_, String>(0).parse()?;
             let pushed = committed.lock().await[n];
-            let taken = pushed.map_or(Duration::ZERO, |at| returned.saturating_duration_since(at));
-            load::record(&mut latencies, taken);
+            let delay = pushed.map_or(Duration::ZERO, |at| returned.saturating_duration_since(at));
+            load::record(&mut latencies, delay);
         }
     }
     pushes.await??;
     bystanders.iter().for_each(tokio::task::JoinHandle::abort);
 
     let method = format!(
-        "one session pushes {RATE} times a second, another waits in queen_pop; {BYSTANDERS} more wait \
-         for a queue to which nobody pushes"
+        "one session pushes {RATE} times a second, another waits in queen_pop; \
+         {BYSTANDERS} more wait for a queue to which no producer pushes"
     );
     let mut outcome = Outcome::new(12, "waking a waiting pop", method);
     let sample = Sample::of_latencies(LABEL, &latencies);

@@ -1,4 +1,4 @@
-//! Scenario 11: what a message costs in WAL.
+//! Scenario 11: how much WAL a message costs.
 
 use anyhow::{Result, ensure};
 
@@ -15,9 +15,10 @@ const WARM_UP: u64 = 200;
 pub async fn run(lab: &Lab) -> Result<Outcome> {
     let db = lab.server.database("wal").await?;
     let method = "one session pushes, pops and acks over and over, into one partition; after a \
-                  checkpoint and 200 cycles, which write the full images of the pages that are used, \
-                  the distance of pg_current_wal_insert_lsn() over the next cycles is divided by \
-                  their messages. No checkpoint happens meanwhile; autovacuum is on and counted";
+                  checkpoint and 200 cycles, which write the full images of the pages \
+                  that are used, the distance of pg_current_wal_insert_lsn() over the next cycles \
+                  is divided by their messages. No checkpoint happens meanwhile; \
+                  autovacuum is on and counted";
     let mut outcome = Outcome::new(11, "WAL per message through push + pop + ack", method);
     for (batch, bound, divisor) in [(1, 1024.0, 1), (100, 200.0, 10)] {
         for system in SYSTEMS {

@@ -1,4 +1,4 @@
-//! What happens to a cursor beside pops and settlements: budgets of deliveries, messages that are
+//! What happens to a cursor besides pops and settlements: budgets of deliveries, messages that are
 //! not for the group, expiry without a pop, seeks.
 
 use queen_engine::cursor::{Cursor, Drain, Start};
@@ -18,7 +18,7 @@ const POLICY: Policy = Policy {
     drop_exhausted: false,
 };
 
-fn nobody_runs() -> Snapshot {
+fn no_transaction_runs() -> Snapshot {
     Snapshot::new(&[], 100, 100, None)
 }
 
@@ -34,7 +34,7 @@ fn pop(
     max: Option<u32>,
     now: i64,
 ) -> Option<Popped> {
-    let snapshot = nobody_runs();
+    let snapshot = no_transaction_runs();
     let mut pop = Pop::begin(cursor.clone(), &snapshot, wanted, max);
     while let Some(read) = pop.next_read() {
         let after = match read {
@@ -62,13 +62,13 @@ fn a_message_delivered_too_often_is_exhausted_and_the_rest_flows() {
     let first = pop(&Cursor::default(), &log, 2, Some(2), 0).unwrap();
     let second = pop(&first.cursor, &log, 1, Some(2), 2 * MINUTE).unwrap();
     assert_eq!((ids(&second.taken), second.exhausted.len()), (vec![(1, 0)], 0));
-    // The first has been delivered twice, the second once, the third never.
+    // The first message has been delivered twice, the second once, the third never.
     let third = pop(&second.cursor, &log, 9, Some(2), 4 * MINUTE).unwrap();
     assert_eq!(ids(&third.taken), [(2, 0), (2, 1)]);
     let dead: Vec<_> = third.exhausted.iter().map(|dead| (dead.message, dead.deliveries)).collect();
     assert_eq!(dead, [(MessageId::new(1, 0), 2)]);
     assert_eq!(third.cursor.settled, 1);
-    // Nothing to deliver, and all the same something to write.
+    // There is nothing to deliver, but the exhausted messages still have to be written.
     let last = pop(&third.cursor, &log, 9, Some(1), 6 * MINUTE).unwrap();
     assert_eq!((last.taken.count(), last.exhausted.len(), last.cursor.settled), (0, 2, 3));
     assert!(last.cursor.leases.is_empty());
@@ -87,7 +87,7 @@ fn what_is_not_for_the_group_is_passed_and_counts_as_settled() {
 
 #[test]
 fn reading_ends_where_it_is_told_to() {
-    let snapshot = nobody_runs();
+    let snapshot = no_transaction_runs();
     let mut pop = Pop::begin(Cursor::default(), &snapshot, 5, None);
     let read = pop.next_read().unwrap();
     pop.supply(&read, &[segment(1, 1)], false);
@@ -123,7 +123,7 @@ fn a_seek_takes_leases_away_and_says_so() {
     let all = Named { rest: Some(Status::Completed), ..Named::default() };
     let refusal = settle(&moved, held, Some(trace), &all, &POLICY, 1, i64::MIN).unwrap_err();
     assert_eq!(refusal, Refusal::Superseded { holder: None });
-    // The counts begin anew.
+    // The counts of deliveries start again.
     let again = pop(&moved, &[segment(7, 2)], 1, None, 1).unwrap();
     assert_eq!(again.taken.max_deliveries(), 1);
     // A purge leaves the position where it is.
@@ -149,7 +149,8 @@ fn what_was_read_is_told_from_what_is_still_to_come() {
     assert!(cursor.has_read(50, 4) && cursor.has_read(10, 4));
     assert!(!cursor.has_read(51, 4), "beyond the position");
     assert!(!cursor.has_read(10, 5), "of a transaction that was running");
-    // In the middle of draining 5, with 6 still running: up to 20 it has been read.
+    // While segments of transaction 5 are being drained and 6 still runs: they have been read up to
+    // segment 20.
     cursor.drain = Some(Drain { after: 20, until: holes(&[6]) });
     assert!(cursor.has_read(20, 5) && !cursor.has_read(21, 5));
     assert!(!cursor.has_read(10, 6));
@@ -159,7 +160,7 @@ fn what_was_read_is_told_from_what_is_still_to_come() {
 fn what_a_start_does_not_cover_is_what_was_still_to_come() {
     let snapshot = Snapshot::new(&[5, 8], 10, 12, Some(9));
     let start = Start::after(40, &snapshot);
-    // 10 and 11 had begun, without being in the list; 9 is the registering transaction itself.
+    // 10 and 11 had begun without being in the list; 9 is the registering transaction itself.
     let unseen = [(5, 6, 0), (8, 9, 0), (10, 12, 0), (9, 10, 40), (12, i64::MAX as u64, 0)];
     assert_eq!(start.unseen(), unseen);
     assert_eq!(Start::default().unseen(), [(0, i64::MAX as u64, 0)]);

@@ -1,4 +1,4 @@
-//! Clusters of their own, for tests that crash a server or restore into another one.
+//! PostgreSQL clusters for tests that crash a server or restore into another one.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use tokio_postgres::config::{Config, Host};
 /// The directory of initdb, pg_ctl, pg_dump and pg_restore.
 pub const PGBIN: &str = "QUEEN_TEST_PGBIN";
 
-/// The settings of every cluster. Durability stays on: a crash is what they are for.
+/// The settings of every cluster. Durability stays on, because these tests crash the server.
 const SETTINGS: &str = "
 shared_preload_libraries = 'queen_mq'
 queen_mq.databases = 'none of these'
@@ -25,8 +25,8 @@ max_prepared_transactions = 20
 log_min_messages = warning
 ";
 
-/// A throw-away cluster in a temporary directory, reached through a socket in it. Stopped and
-/// removed when it goes out of scope.
+/// A cluster in a temporary directory, with its socket there. It is stopped and removed when this
+/// value is dropped.
 pub struct Cluster {
     directory: PathBuf,
     /// Variables that are added to the server's environment.
@@ -34,12 +34,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Made with initdb, and started. Background workers serve none of its databases.
+    /// Make a cluster with initdb and start it. Background workers serve none of its databases.
     pub fn start_new() -> Result<Self> {
         Self::start_with("")
     }
 
-    /// The same, with further settings.
+    /// `start_new`, with further settings.
     pub fn start_with(more: &str) -> Result<Self> {
         Self::start_in(&[], more)
     }
@@ -54,14 +54,14 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Made with initdb, and not started.
+    /// Make a cluster with initdb, without starting it.
     pub fn init_with(more: &str) -> Result<Self> {
         Self::init_in(&[], more)
     }
 
     fn init_in(environment: &'static [(&'static str, &'static str)], more: &str) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Short: the path of a socket may have 107 bytes.
+        // The name is short because the path of a socket may have 107 bytes.
         let name = format!("queen-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let cluster = Self { directory: env::temp_dir().join(name), environment };
         fs::create_dir(&cluster.directory)
@@ -110,18 +110,18 @@ impl Cluster {
         .with_context(|| fs::read_to_string(self.log()).unwrap_or_default())
     }
 
-    /// Stop it as a crash would: no checkpoint, no goodbye.
+    /// Stop it as a crash would: without a checkpoint.
     pub fn crash(&self) -> Result<()> {
         run(tool("pg_ctl")?.args(["stop", "-w", "-s", "-m", "immediate", "-D"]).arg(self.data()))
     }
 
-    /// Kill its first process, which the others notice and follow; wait until they have.
+    /// Kill the postmaster. The other processes notice it and end; wait until they have.
     pub fn kill(&self) -> Result<()> {
         let file = self.data().join("postmaster.pid");
         let pid = fs::read_to_string(&file)?.lines().next().unwrap_or_default().to_owned();
         run(Command::new("kill").args(["-9", &pid]))?;
         let began = Instant::now();
-        // The new one refuses to start while one of the old processes is there.
+        // A new postmaster refuses to start while one of the old processes is running.
         while let Err(refused) = self.start() {
             ensure!(began.elapsed() < Duration::from_secs(20), "{refused:#}");
             sleep(Duration::from_millis(100));
@@ -129,7 +129,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Stop it as an administrator would, in time.
+    /// Stop it as an administrator would: with a checkpoint.
     pub fn stop(&self) -> Result<()> {
         run(tool("pg_ctl")?
             .args(["stop", "-w", "-s", "-m", "fast", "-t", "20", "-D"])
@@ -141,7 +141,7 @@ impl Cluster {
         Ok(fs::read_to_string(self.log())?)
     }
 
-    /// A standby of this one, started; its socket is in its own directory.
+    /// Make a standby of this cluster and start it. Its socket is in its own directory.
     pub fn standby(&self) -> Result<Self> {
         let directory = self.directory.with_extension("standby");
         fs::create_dir(&directory)?;
@@ -163,14 +163,14 @@ impl Cluster {
         run(tool("pg_ctl")?.args(["promote", "-w", "-s", "-D"]).arg(self.data()))
     }
 
-    /// As its superuser, in the maintenance database.
+    /// How the superuser connects to the maintenance database.
     pub fn config(&self) -> Config {
         let mut config = Config::new();
         config.host_path(&self.directory).user("postgres").dbname("postgres");
         config
     }
 
-    /// Dump a database into a file of the custom format.
+    /// Dump a database into a file in the custom format.
     pub fn dump(&self, database: &str, file: &Path) -> Result<()> {
         self.dump_as("postgres", database, file)
     }
@@ -226,15 +226,15 @@ impl Drop for Cluster {
     }
 }
 
-/// PgBouncer in transaction mode before a server, with fewer connections than clients. Reached
-/// through a socket of its own; stopped when it goes out of scope.
+/// PgBouncer in transaction mode before a server, with fewer server connections than clients. It
+/// listens on a socket of its own, and stops when this value is dropped.
 pub struct Bouncer {
     directory: PathBuf,
     child: Child,
 }
 
 impl Bouncer {
-    /// With two connections to `server`, whose first host is the directory of its socket.
+    /// Start it with two connections to `server`, whose first host is the directory of its socket.
     pub fn start(server: &Config) -> Result<Self> {
         let Some(Host::Unix(socket)) = server.get_hosts().first() else {
             bail!("the server is not reached through a Unix socket")
@@ -267,7 +267,7 @@ impl Bouncer {
         Ok(Self { directory, child })
     }
 
-    /// As `server` was, but through it.
+    /// The settings of `server`, but through the pooler.
     pub fn config(&self, server: &Config) -> Config {
         let mut config = Config::new();
         config.host_path(&self.directory).port(6432).user(server.get_user().unwrap_or("postgres"));
@@ -285,8 +285,9 @@ impl Drop for Bouncer {
     }
 }
 
-/// A program of PostgreSQL. Its server refuses to run as root: root maps itself to the user
-/// `postgres` in a user namespace, which needs no other rights and no change of owners.
+/// A command that runs a program of PostgreSQL. The server refuses to run as root, so root maps
+/// itself to the user `postgres` in a user namespace; this needs no other rights and changes no
+/// owners.
 pub(crate) fn tool(name: &str) -> Result<Command> {
     let directory = env::var_os(PGBIN).with_context(|| {
         format!("{PGBIN} is not set: this test needs the directory of initdb, pg_ctl and pg_dump")
@@ -296,7 +297,7 @@ pub(crate) fn tool(name: &str) -> Result<Command> {
     as_server(&program)
 }
 
-/// A program that refuses to run as root, too.
+/// A command for any program that refuses to run as root.
 fn as_server(program: &Path) -> Result<Command> {
     let mut command = if id(&["-u"])? == "0" {
         let mut command = Command::new("unshare");
@@ -309,7 +310,7 @@ fn as_server(program: &Path) -> Result<Command> {
     } else {
         Command::new(program)
     };
-    // A backtrace would end up in the DETAIL of every error.
+    // With a backtrace every error would have one in its DETAIL.
     command.env("RUST_BACKTRACE", "0").env("LC_ALL", "C").env_remove("PGOPTIONS");
     Ok(command)
 }
@@ -322,7 +323,7 @@ fn id(arguments: &[&str]) -> Result<String> {
 
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let shown: Vec<OsString> = command.get_args().map(Into::into).collect();
-    // A server that was started would keep a pipe open.
+    // A server that was just started would keep a pipe open, so a file takes the output.
     let stderr = tempfile()?;
     let status = command
         .stdin(Stdio::null())

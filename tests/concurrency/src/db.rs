@@ -1,4 +1,4 @@
-//! Databases of their own for the tests, and sessions in them.
+//! Test databases, and sessions in them.
 
 use std::collections::HashMap;
 use std::env;
@@ -18,10 +18,10 @@ use tokio_postgres::{Client, Error, NoTls, Row, Statement};
 /// The connection string of a superuser of a cluster that preloads the library.
 pub const URL: &str = "QUEEN_TEST_URL";
 
-/// Key of the advisory lock that keeps timing-sensitive tests to themselves.
+/// Key of the advisory lock with which a timing-sensitive test keeps all other tests out.
 const TURN: i64 = 0x7175_6565_6e5f_6d71;
 
-/// A statement that takes longer is stuck: better an error than a hanging test.
+/// A statement that takes longer hangs: an error is better than a test that never ends.
 const STATEMENT_TIMEOUT: &str = "60s";
 
 /// The server under test, from the environment.
@@ -36,8 +36,8 @@ pub fn server() -> Result<Config> {
     url.parse().with_context(|| format!("{URL} is not a connection string"))
 }
 
-/// One connection. It dereferences to the client; statements that go through [`Session::rows`]
-/// are prepared once.
+/// One connection. It dereferences to the client. Statements that go through [`Session::rows`] are
+/// prepared once.
 pub struct Session {
     client: Client,
     pid: i32,
@@ -55,7 +55,7 @@ impl Deref for Session {
 impl Session {
     pub async fn open(config: &Config) -> Result<Self, Error> {
         let (client, connection) = config.connect(NoTls).await?;
-        // The error that ends a connection reaches whoever waits for an answer on it.
+        // The error that ends a connection is returned by the call that waits for an answer on it.
         tokio::spawn(async move { drop(connection.await) });
         client.batch_execute(&format!("SET statement_timeout = '{STATEMENT_TIMEOUT}'")).await?;
         let pid = client.query_one("SELECT pg_backend_pid()", &[]).await?.get(0);
@@ -67,7 +67,7 @@ impl Session {
         self.pid
     }
 
-    /// Statements without a result, as psql would send them.
+    /// Run statements without a result, as psql would send them.
     pub async fn run(&self, sql: &str) -> Result<(), Error> {
         self.client.batch_execute(sql).await
     }
@@ -81,7 +81,7 @@ impl Session {
         self.client.query(&self.prepared(sql).await?, params).await
     }
 
-    /// The single row of such a query.
+    /// The single row of a query that is prepared like that of `rows`.
     pub async fn row(
         &self,
         sql: &'static str,
@@ -101,7 +101,7 @@ impl Session {
         Ok(statement)
     }
 
-    /// One number out of a query that gives one.
+    /// The single number that a query returns.
     pub async fn count(&self, sql: &str) -> Result<i64, Error> {
         Ok(self.client.query_one(sql, &[]).await?.get(0))
     }
@@ -111,23 +111,23 @@ impl Session {
         Ok(self.client.query_one("SELECT clock_timestamp()", &[]).await?.get(0))
     }
 
-    /// A transaction in REPEATABLE READ, whose snapshot is taken now.
+    /// Begin a transaction in REPEATABLE READ and take its snapshot now.
     pub async fn begin_snapshot(&self) -> Result<(), Error> {
         self.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class").await
     }
 
-    /// Every statement from here on must answer within half a second, or it raises 57014.
+    /// From here on every statement must answer within half a second, or it raises 57014.
     pub async fn be_prompt(&self) -> Result<(), Error> {
         self.run("SET statement_timeout = '500ms'").await
     }
 }
 
-/// A database with the extension, dropped when it goes out of scope (kept when QUEEN_TEST_KEEP
-/// is set).
+/// A database with the extension. It is dropped with this value, or kept when QUEEN_TEST_KEEP is
+/// set.
 ///
-/// Tests run side by side, except those that measure time or load the machine: these take the
-/// server for themselves. The turn is an advisory lock, so it also holds between processes. A
-/// test takes one turn: with a second one it could wait for itself.
+/// Tests run at the same time, except those that measure time or load the machine: these keep all
+/// other tests out while they run. They do so with an advisory lock, which works between processes,
+/// too. A test locks only once: with a second database it could wait for itself.
 pub struct TestDb {
     name: String,
     config: Config,
@@ -136,12 +136,12 @@ pub struct TestDb {
 }
 
 impl TestDb {
-    /// A fresh database, next to those of other tests.
+    /// Create a database, while other tests run.
     pub async fn fresh() -> Result<Self> {
         Self::on_server("SELECT pg_advisory_lock_shared($1)").await
     }
 
-    /// A fresh database while no other test runs.
+    /// Create a database, and keep other tests out while it exists.
     pub async fn alone() -> Result<Self> {
         Self::on_server("SELECT pg_advisory_lock($1)").await
     }
@@ -156,14 +156,14 @@ impl TestDb {
         Ok(db)
     }
 
-    /// A fresh database with the extension on any server.
+    /// Create a database with the extension on any server.
     pub async fn create(maintenance: &Config) -> Result<Self> {
         let db = Self::create_empty(maintenance).await?;
         db.session().await?.run("CREATE EXTENSION queen_mq").await.context("CREATE EXTENSION")?;
         Ok(db)
     }
 
-    /// A fresh database without the extension, to restore into.
+    /// Create a database without the extension, to restore into.
     pub async fn create_empty(maintenance: &Config) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos();
@@ -194,7 +194,7 @@ impl TestDb {
         Ok(Session::open(&self.config).await?)
     }
 
-    /// As many sessions as are asked for: `let [first, second] = db.sessions().await?`.
+    /// Open as many sessions as the caller names: `let [first, second] = db.sessions().await?`.
     pub async fn sessions<const N: usize>(&self) -> Result<[Session; N]> {
         let sessions = self.crowd(N).await?;
         sessions.try_into().map_err(|_| anyhow!("as many sessions as were opened"))
@@ -216,7 +216,8 @@ impl Drop for TestDb {
         }
         let (name, config, maintenance) =
             (self.name.clone(), self.config.clone(), self.maintenance.clone());
-        // Dropping happens inside a runtime, which can't wait for another future.
+        // `drop` may run inside a runtime, which cannot block on another future: another thread
+        // does it.
         let dropped = std::thread::spawn(move || -> Result<()> {
             block_on(async {
                 let admin = Session::open(&maintenance).await?;
@@ -233,7 +234,8 @@ impl Drop for TestDb {
     }
 }
 
-/// A failed test may leave prepared transactions behind, and these hold their database.
+/// Roll back prepared transactions that a failed test left behind: with them the database cannot be
+/// dropped.
 async fn roll_back_prepared(admin: &Session, name: &str, config: &Config) -> Result<()> {
     let left =
         admin.query("SELECT gid FROM pg_prepared_xacts WHERE database = $1", &[&name]).await?;

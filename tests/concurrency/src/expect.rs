@@ -1,4 +1,4 @@
-//! Asserting: SQLSTATEs, totals with a deadline, drained queues.
+//! Assertions: SQLSTATEs, totals with a deadline, drained queues.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -14,11 +14,11 @@ use tokio_postgres::error::DbError;
 use crate::Session;
 use crate::queen::{Ack, Message, Pop};
 
-/// How often [`eventually`] looks.
+/// How often [`eventually`] runs its probe.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Wait until `probe` finds what it looks for, and give that back. `what` names it for the error
-/// at the deadline.
+/// Wait until `probe` returns something, and return that. `what` names it in the error at the
+/// deadline.
 pub async fn eventually<T>(
     what: &str,
     deadline: Duration,
@@ -39,10 +39,10 @@ pub fn sqlstate(error: &Error) -> Option<&str> {
     error.code().map(|state| state.code())
 }
 
-/// A result that has to be an error.
+/// A result that must be an error.
 pub trait Fails {
-    /// The error that the server raised, which must have this SQLSTATE, a message, and for the
-    /// extension's own SQLSTATEs a DETAIL and a HINT.
+    /// The error that the server raised. It must have this SQLSTATE and a message and, for the
+    /// extension's own SQLSTATEs, a DETAIL and a HINT.
     fn fails_with(self, sqlstate: &str) -> Result<DbError>;
 }
 
@@ -75,8 +75,8 @@ impl<T: Debug> Fails for Result<T, Error> {
     }
 }
 
-/// Run something in all sessions at once, as closely as tasks can start together. The results
-/// in the order of the sessions.
+/// Run something in all sessions at once, as closely as tasks can start together. Returns the
+/// results in the order of the sessions.
 pub async fn at_once<T, F>(
     sessions: Vec<Session>,
     act: impl Fn(usize, Arc<Session>) -> F,
@@ -101,7 +101,7 @@ where
     Ok(results)
 }
 
-/// Wait until a lease has run out, by the server's clock.
+/// Wait until the lease of a message has run out by the server's clock.
 pub async fn expiry(session: &Session, message: &Message) -> Result<()> {
     let end = message.expires_at()?;
     eventually("end of the lease", Duration::from_secs(20), async || {
@@ -111,8 +111,8 @@ pub async fn expiry(session: &Session, message: &Message) -> Result<()> {
     .await
 }
 
-/// Pop and complete until `total` messages have come, then see that no more do. In the order of
-/// delivery.
+/// Pop and complete until `total` messages have come, then check that no more come. Returns them in
+/// the order of delivery.
 pub async fn drain(
     session: &Session,
     pop: &Pop,
@@ -137,7 +137,7 @@ pub async fn drain(
     Ok(all)
 }
 
-/// Complete all that a pop gave.
+/// Complete all messages of one pop.
 pub async fn complete(session: &Session, messages: &[Message]) -> Result<()> {
     let Some(first) = messages.first() else { return Ok(()) };
     let settled = Ack::all(first.lease()?).run(session).await?;
@@ -149,7 +149,7 @@ pub async fn complete(session: &Session, messages: &[Message]) -> Result<()> {
     Ok(())
 }
 
-/// The last few, for an error message.
+/// The last few messages, for an error message.
 fn tail(messages: &[Message]) -> String {
     let from = messages.len().saturating_sub(5);
     format!("… {:?}", &messages[from..])

@@ -1,5 +1,5 @@
-//! The memory of one backend of the server, from the outside: how much it has used, and a limit for
-//! it. Linux; the tests run as the user that the server runs as, or as root.
+//! The memory of one backend of the server, seen from outside: how much it uses, and a limit for
+//! it. Needs Linux; the tests run as the server's user or as root.
 
 use std::fs;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::Session;
 
 pub const MIB: u64 = 1024 * 1024;
 
-/// A figure of /proc/PID/status, in bytes: `VmSize`, `VmHWM`.
+/// A value of /proc/PID/status, in bytes: `VmSize`, `VmHWM`.
 pub fn figure(session: &Session, name: &str) -> Result<u64> {
     let file = format!("/proc/{}/status", session.pid());
     let status = fs::read_to_string(&file).with_context(|| file.clone())?;
@@ -19,17 +19,17 @@ pub fn figure(session: &Session, name: &str) -> Result<u64> {
     Ok(kilobytes.trim().parse::<u64>()? * 1024)
 }
 
-/// Let the backend have so many bytes more than it has now.
+/// Limit the backend to so many bytes more than it has now.
 pub fn allow(session: &Session, more: u64) -> Result<()> {
     limit(session, &(figure(session, "VmSize")? + more).to_string())
 }
 
-/// Take the limit away again.
+/// Remove the limit.
 pub fn allow_all(session: &Session) -> Result<()> {
     limit(session, "unlimited")
 }
 
-/// The soft limit alone: the hard one could not be raised again.
+/// Sets only the soft limit: the hard one could not be raised again.
 fn limit(session: &Session, bytes: &str) -> Result<()> {
     let status = Command::new("prlimit")
         .arg(format!("--pid={}", session.pid()))

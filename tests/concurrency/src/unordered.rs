@@ -1,5 +1,4 @@
-//! What the tests of groups without order share: the queue `q`, its group `g`, and what both leave
-//! behind.
+//! What the tests of groups without order share: the queue `q` and its group `g`.
 
 use std::time::Duration;
 
@@ -10,20 +9,20 @@ use crate::expect::eventually;
 use crate::queen::{Pop, PushBatch, figures_of};
 use crate::{Session, TestDb};
 
-/// The deadline of what should happen at once, on a busy machine.
+/// The deadline for what should happen at once. It allows for a busy machine.
 pub const SOON: Duration = Duration::from_secs(10);
 
-/// A message for the group.
+/// A pop of one message for the group.
 pub fn pop() -> Pop {
     Pop::new("q").group("g").mode("all")
 }
 
-/// All there is for the group, up to a hundred from as many partitions.
+/// A pop of everything for the group, up to a hundred messages from as many partitions.
 pub fn pop_all() -> Pop {
     pop().batch(100).partitions(100)
 }
 
-/// The queue, with further options, its group, and messages 1, 2, … in one push.
+/// Create the queue with these options and its group, and push messages 1, 2, … in one call.
 pub async fn prepared<const N: usize>(
     options: &str,
     messages: i64,
@@ -37,17 +36,17 @@ pub async fn prepared<const N: usize>(
     Ok((db, sessions))
 }
 
-/// Messages with these numbers, in one push.
+/// Push messages with these numbers in one call.
 pub async fn push(session: &Session, partition: &str, from: i64, to: i64) -> Result<(), Error> {
     PushBatch::numbers("q", from..=to).partition(partition).run(session).await.map(drop)
 }
 
-/// pending, in_flight and retrying of the group.
+/// The figures pending, in_flight and retrying of the group.
 pub async fn figures(session: &Session) -> Result<(i64, i64, i64), Error> {
     figures_of(session, "q", "g").await
 }
 
-/// Several times: what one task of a sweep has done is work for another.
+/// Sweep several times: what one task of a sweep does may be work for another.
 pub async fn sweep(session: &Session) -> Result<(), Error> {
     for _ in 0..4 {
         session.run("SELECT queen_sweep(1000)").await?;
@@ -55,12 +54,12 @@ pub async fn sweep(session: &Session) -> Result<(), Error> {
     Ok(())
 }
 
-/// How many messages are remembered one by one.
+/// How many claims are stored.
 pub async fn claims(session: &Session) -> Result<i64, Error> {
     session.count("SELECT count(*) FROM queen_mq.claim").await
 }
 
-/// Sweep until none is.
+/// Sweep until no claim is stored.
 pub async fn swept_claims(session: &Session) -> Result<()> {
     eventually("end of the claims", SOON, async || {
         session.run("SELECT queen_sweep(1000)").await?;

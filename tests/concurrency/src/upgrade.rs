@@ -1,4 +1,4 @@
-//! pg_upgrade from one cluster into another of the same major version.
+//! pg_upgrade from one cluster into another one of the same major version.
 
 use std::env;
 use std::fs;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::cluster::{Cluster, PGBIN, run, tool};
 
 impl Cluster {
-    /// The next transaction id, as the last checkpoint has it. For a cluster that has been stopped.
+    /// The next transaction id that the last checkpoint stored. The cluster must be stopped.
     pub fn next_xid(&self) -> Result<u64> {
         let said = tool("pg_controldata")?.arg("-D").arg(self.data()).output()?;
         let said = String::from_utf8(said.stdout)?;
@@ -18,8 +18,8 @@ impl Cluster {
         Ok(epoch.parse::<u64>()? << 32 | xid.parse::<u64>()?)
     }
 
-    /// Run pg_upgrade from this cluster into `new`, both of which are stopped, with these options:
-    /// none copies the files.
+    /// Run pg_upgrade from this cluster into `new`; both must be stopped. Without options it copies
+    /// the files.
     pub fn upgrade_into(&self, new: &Cluster, options: &[&str]) -> Result<()> {
         let programs = env::var_os(PGBIN).context(PGBIN)?;
         let directory = new.file("upgrade");

@@ -21,7 +21,7 @@ async fn prepared(options: &str) -> Result<(TestDb, Session)> {
     Ok((db, session))
 }
 
-/// Pop all, and fail one of them.
+/// Pop all messages, and fail this one.
 async fn fail(session: &Session, number: i64) -> Result<Settled> {
     let came = pop().run(session).await?;
     let one = find(&came, number)?;
@@ -44,7 +44,7 @@ async fn failures_of_one_do_not_count_against_another() -> Result<()> {
     let lease = came[0].lease()?;
     Ack::messages(lease, [came[0].message_id]).run(&session).await?;
     Ack::messages(lease, [came[1].message_id]).failed("failed 2").run(&session).await?;
-    // Three failures are survived, whatever happened to the first message.
+    // The second message survives three failures, whatever happened to the first one.
     for _ in 0..2 {
         assert_eq!(fail(&session, 2).await?.dead_lettered, 0);
         deliveries += 1;
@@ -72,7 +72,7 @@ async fn a_retry_is_never_charged() -> Result<()> {
     let (_db, session) = prepared("retry_limit => 0, retry_delay => '1 hour'").await?;
     Push::new("q", n(1)).run(&session).await?;
     for attempt in 1..=10 {
-        // Neither charged nor delayed.
+        // The retry is neither charged nor delayed.
         let held = pop().one(&session).await?;
         assert_eq!(held.delivery_attempt, attempt);
         let settled = Ack::all(held.lease()?).status("retry").run(&session).await?;
@@ -162,7 +162,8 @@ async fn a_mixed_set_is_settled_as_one() -> Result<()> {
     assert_eq!(fail(&session, 4).await?.dead_lettered, 0);
     let came = pop().run(&session).await?;
     assert_eq!(numbers(&came), [1, 2, 3, 4, 5, 6]);
-    // The second failure of 4 exhausts it, the first of 2 does not; above it, 5 is completed.
+    // The second failure of message 4 exhausts it; the first failure of 2 does not. Above it, 5 is
+    // completed.
     let id = |number| find(&came, number).map(|one| one.message_id);
     let results = json!([
         { "messageId": id(1)?, "status": "completed" },
@@ -206,7 +207,7 @@ async fn groups_have_budgets_of_their_own() -> Result<()> {
     Ok(())
 }
 
-/// A failure that rolls back was none.
+/// A failure that is rolled back is not counted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolled_back_failure_is_not_charged() -> Result<()> {
     let (_db, session) = prepared("retry_limit => 0").await?;
@@ -221,7 +222,7 @@ async fn a_rolled_back_failure_is_not_charged() -> Result<()> {
     complete(&session, &[held]).await
 }
 
-/// The server's clock in the pop that finds a message, and the message.
+/// Returns the next message, and the server's clock in the pop that found it.
 async fn next(session: &Session) -> Result<(DateTime<Utc>, Message)> {
     let lease = TimeDelta::seconds(30);
     let pop = pop().partition("p").batch(1).lease("30 seconds");
@@ -245,12 +246,12 @@ async fn a_failed_message_waits_ever_longer_up_to_a_limit() -> Result<()> {
         let before = session.now().await?;
         Ack::all(held.lease()?).failed("again").run(&session).await?;
         let after = session.now().await?;
-        // The second message waits behind the first: next() takes what comes first.
+        // The second message waits behind the first one: next() returns the first.
         let (at, again) = next(&session).await?;
         assert_eq!((&again.payload, again.delivery_attempt), (&n(1), failures + 1));
         let due = TimeDelta::milliseconds(delay);
         ensure!(at >= before + due, "failure {failures}: after {} of {delay} ms", at - before);
-        // Generous: the machine may be busy.
+        // The limit is generous: the machine may be busy.
         let late = TimeDelta::seconds(3);
         ensure!(at <= after + due + late, "failure {failures}: only after {}", at - after);
         held = again;
@@ -265,7 +266,7 @@ async fn a_failed_message_waits_ever_longer_up_to_a_limit() -> Result<()> {
     Ok(())
 }
 
-/// A partition that waits for a retry holds no other one up, and comes back by itself.
+/// A partition that waits for a retry delays no other partition, and is delivered again by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_partitions_flow_while_one_waits() -> Result<()> {
     let (_db, session) = prepared("retry_delay => '700 milliseconds'").await?;

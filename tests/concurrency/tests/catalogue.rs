@@ -1,5 +1,5 @@
-//! A session goes by nothing that others, or itself, have changed: relations that are replaced, dropped,
-//! created anew, queues and groups with other options, or gone.
+//! A session works with the current catalogue after any change: relations that were replaced,
+//! dropped or created again, queues and groups with other options, or removed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ fn pop() -> Pop {
     Pop::new("q").group("g").mode("all").batch(10)
 }
 
-/// Push, pop and ack: it looks into most tables.
+/// Push, pop and ack once, which uses most tables.
 async fn goes_around(session: &Session, number: i64) -> Result<()> {
     PushBatch::new("q", vec![n(number)]).run(session).await?;
     let came = pop().run(session).await?;
@@ -37,7 +37,7 @@ async fn the_extension_can_be_dropped_and_created_anew() -> Result<()> {
         goes_around(session, number).await?;
     }
 
-    // In a transaction, which is rolled back: the first relations are there again.
+    // The transaction is rolled back, so the first relations are there again.
     session.run("BEGIN; DROP EXTENSION queen_mq; CREATE EXTENSION queen_mq").await?;
     goes_around(&session, 5).await?;
     session.run("SAVEPOINT s; DROP EXTENSION queen_mq").await?;
@@ -50,7 +50,7 @@ async fn the_extension_can_be_dropped_and_created_anew() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn indexes_and_tables_are_rebuilt_while_everybody_works() -> Result<()> {
+async fn indexes_and_tables_are_rebuilt_while_sessions_work() -> Result<()> {
     const WORKERS: i64 = 4;
     let db = TestDb::fresh().await?;
     let admin = db.session().await?;
@@ -93,7 +93,7 @@ async fn indexes_and_tables_are_rebuilt_while_everybody_works() -> Result<()> {
         anyhow::Ok(relations.len())
     };
     let rebuilt = rebuilding.await;
-    // A slow machine takes its time to go around so often.
+    // A slow machine needs more time for so many rounds.
     let began = Instant::now();
     while rounds.load(Ordering::Relaxed) < 50 * WORKERS as usize && began.elapsed() < LONG {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -110,9 +110,9 @@ async fn indexes_and_tables_are_rebuilt_while_everybody_works() -> Result<()> {
 
 const PARTITIONS: usize = 200;
 
-/// How long a lease of the next message is, in hours, which says which options the session goes by.
+/// The lease time of the next message, in hours. It shows which options the session uses.
 async fn lease_hours(session: &Session) -> Result<i64> {
-    // Of a partition that nobody else takes.
+    // Each call uses a partition of its own.
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     let partition = format!("p{}", NEXT.fetch_add(1, Ordering::Relaxed) % PARTITIONS);
     let pop = Pop::new("q").group("g").partition(partition);
@@ -126,7 +126,8 @@ async fn set_lease_time(session: &Session, hours: i64) -> Result<(), Error> {
     session.run(&format!("SELECT queen_configure('q', lease_time => '{hours} hours')")).await
 }
 
-/// A queue whose leases last for an hour, of which the sessions know, with messages for each of them.
+/// Make a queue with a lease time of one hour that all sessions have used, with messages for each
+/// of them.
 async fn known_to_all<const N: usize>() -> Result<(TestDb, [Session; N])> {
     let db = TestDb::fresh().await?;
     let sessions: [Session; N] = db.sessions().await?;
@@ -202,10 +203,10 @@ async fn what_is_removed_is_gone_for_those_who_knew_it() -> Result<()> {
     other.run("SET queen_mq.auto_create = off").await?;
     open.run("BEGIN; SET LOCAL queen_mq.auto_create = off").await?;
     assert_eq!(lease_hours(&other).await?, 1);
-    // It has read the queue, and holds nothing of it.
+    // The transaction has read the queue, and holds no lock on it.
     open.run("SELECT queen_cancel('q', 'no such timer')").await?;
 
-    // In a transaction that goes on, and outside of one.
+    // Inside a transaction that goes on, and outside of one.
     let refused = async |sql: &str| -> Result<()> {
         open.run("SAVEPOINT s").await?;
         open.query(sql, &[]).await.fails_with("42704")?;

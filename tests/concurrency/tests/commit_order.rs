@@ -1,4 +1,4 @@
-//! The commit-order torture, short.
+//! A short run of the commit-order torture.
 
 use std::env;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use queen_tests::TestDb;
 use queen_tests::torture::{Config, torture};
 
-/// What must have happened at least so often, or the run proves nothing.
+/// How often each event must have happened at least; otherwise the run proves nothing.
 const LEAST: [(&str, u64); 19] = [
     ("messages pushed", 1000),
     ("messages overtaken by later ones", 100),

@@ -1,38 +1,43 @@
-//! Tables of the extension that an administrator has altered are lived with, or refused plainly.
+//! When an administrator has altered a table of the extension, calls work or are refused with a
+//! plain error.
 
 use anyhow::{Context, Result, ensure};
 use queen_tests::{Ack, Fails, Pop, Push, PushBatch, TestDb, n, numbers};
 
+/// The tables whose rows calls read or write.
+const TABLES: [&str; 15] = [
+    "queue",
+    "segment",
+    "admission",
+    "consumer_group",
+    "cursor",
+    "claim",
+    "progress",
+    "discovery",
+    "tally",
+    "timer",
+    "marker",
+    "receipt",
+    "lease_set",
+    "dead_letter",
+    "replay",
+];
+
+/// Each alteration is made to every table, one after the other.
+const ALTERATIONS: [&str; 4] = [
+    "ADD COLUMN x int",
+    "DROP COLUMN x, ADD COLUMN y text DEFAULT 'as said', ADD COLUMN z int DEFAULT 3 NOT NULL",
+    "ADD COLUMN g text GENERATED ALWAYS AS (y || '!') STORED, ADD CHECK (z = 3)",
+    "DROP COLUMN y CASCADE, DROP COLUMN z",
+];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn columns_may_be_added_and_dropped_again() -> Result<()> {
-    let tables = [
-        "queue",
-        "segment",
-        "admission",
-        "consumer_group",
-        "cursor",
-        "claim",
-        "progress",
-        "discovery",
-        "tally",
-        "timer",
-        "marker",
-        "receipt",
-        "lease_set",
-        "dead_letter",
-        "replay",
-    ];
-    let alterations = [
-        "ADD COLUMN x int",
-        "DROP COLUMN x, ADD COLUMN y text DEFAULT 'as said', ADD COLUMN z int DEFAULT 3 NOT NULL",
-        "ADD COLUMN g text GENERATED ALWAYS AS (y || '!') STORED, ADD CHECK (z = 3)",
-        "DROP COLUMN y CASCADE, DROP COLUMN z",
-    ];
     let db = TestDb::fresh().await?;
     let [session, old] = db.sessions().await?;
     session.run("SELECT queen_configure('u', ordering => 'none')").await?;
-    for (round, alteration) in alterations.into_iter().enumerate() {
-        for table in tables {
+    for (round, alteration) in ALTERATIONS.into_iter().enumerate() {
+        for table in TABLES {
             session.run(&format!("ALTER TABLE queen_mq.{table} {alteration}")).await?;
         }
         for session in [&session, &old] {
@@ -66,7 +71,7 @@ async fn columns_may_be_added_and_dropped_again() -> Result<()> {
         }
     }
     assert_eq!(session.count("SELECT count(*) FROM queen_dead_letters").await?, 16);
-    // One that has to have a value, and no default.
+    // A column that needs a value and has no default.
     session
         .run("DELETE FROM queen_mq.receipt; ALTER TABLE queen_mq.receipt ADD must int NOT NULL")
         .await?;
@@ -162,8 +167,8 @@ async fn constraints_and_indexes_of_others_hold() -> Result<()> {
             let add = format!("ALTER TABLE queen_mq.claim ADD CONSTRAINT one {kind} {constraint}");
             session.run(&add).await?;
             let state = match (constraint, kind) {
-                // At the commit it would run with the rights of the caller: PostgreSQL refuses
-                // that.
+                // At the commit the constraint would run with the caller's rights, which PostgreSQL
+                // refuses.
                 ("DEFERRABLE INITIALLY DEFERRED", _) => "42501",
                 (_, "UNIQUE (group_id)") => "23505",
                 _ => "23P01",
@@ -195,7 +200,7 @@ async fn constraints_and_indexes_of_others_hold() -> Result<()> {
         )
         .await?;
     session.run("SELECT queen_push('u', '5', partition => 'b')").await.fails_with("MY002")?;
-    // What is stored otherwise is found all the same.
+    // A table that is unlogged, clustered or rewritten works as before.
     session
         .run(
             "ALTER TABLE queen_mq.segment SET UNLOGGED;

@@ -1,5 +1,5 @@
-//! Odd databases: other encodings, standbys, defaults that forbid to write, a library that is not
-//! the one that the SQL was written for. Each gives the caller a plain error, or works.
+//! Unusual databases: other encodings, standbys, defaults that forbid writes, and a library of
+//! another version than the SQL. Each call works or gets a plain error.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use queen_tests::containment::{CALLS, SETTINGS, Stage, statement};
 use queen_tests::{Fails, Session, TestDb, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
-/// A worker in every database, that comes often.
+/// A background worker in every database, with a short interval.
 const SERVE_ALL: &str = "queen_mq.databases = ''\nqueen_mq.sweep_interval = '100ms'";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -37,11 +37,12 @@ async fn an_encoding_other_than_utf8_is_refused() -> Result<()> {
             session.count("SELECT count(*) FROM pg_namespace WHERE nspname = 'queen_mq'").await?,
             0
         );
-        // The library that finds itself in such a database does as little.
+        // In such a database a function of the library is refused, too.
         session
             .run(
-                "CREATE FUNCTION items(items jsonb) RETURNS TABLE (ordinal int, message_id bigint, transaction_id text, \
-                 status text) LANGUAGE c AS 'queen_mq', 'queen_push_items_wrapper'",
+                "CREATE FUNCTION items(items jsonb) RETURNS TABLE (ordinal int, message_id bigint, \
+                 transaction_id text, status text) LANGUAGE c AS 'queen_mq', \
+                     'queen_push_items_wrapper'",
             )
             .await?;
         let call = r#"SELECT * FROM items('[{"queue": "q", "payload": 1}]')"#;
@@ -63,7 +64,7 @@ async fn a_hot_standby_reads_and_refuses_at_once_to_write() -> Result<()> {
     let prepared = stage.admin.query_one("SELECT pg_current_wal_lsn()::text", &[]).await?;
     let prepared: String = prepared.get(0);
     let mut wrong = Vec::new();
-    // As a superuser, and as a role with no rights but those on the functions.
+    // A superuser, and a role that has only rights on the functions.
     for role in ["app", "postgres"] {
         config.user(role);
         let mut there = Session::open(&config).await?;
@@ -95,7 +96,7 @@ async fn a_hot_standby_reads_and_refuses_at_once_to_write() -> Result<()> {
     Ok(())
 }
 
-/// What a database can be made to say to every session that comes.
+/// Settings that a database can give to every new session.
 const ODD: [&str; 10] = [
     "default_transaction_read_only = on",
     "default_transaction_isolation = 'serializable'",
@@ -105,7 +106,7 @@ const ODD: [&str; 10] = [
     "row_security = off",
     "search_path = 'nowhere'",
     "session_replication_role = 'replica'",
-    "role = 'nobody_in_particular'",
+    "role = 'plain_role'",
     "enable_indexscan = off",
 ];
 
@@ -114,10 +115,10 @@ async fn the_worker_works_beside_any_default_of_its_database() -> Result<()> {
     let cluster = Cluster::start_with(&format!("{SETTINGS}\n{SERVE_ALL}"))?;
     let db = TestDb::create(&cluster.config()).await?;
     let [session, admin] = db.sessions().await?;
-    admin.run("CREATE ROLE nobody_in_particular").await?;
+    admin.run("CREATE ROLE plain_role").await?;
     for (number, odd) in ODD.iter().enumerate() {
         admin.run(&format!("ALTER DATABASE {} SET {odd}", db.name())).await?;
-        // As one that is started now has it.
+        // End the worker: the next one starts with the setting.
         admin
             .run(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
@@ -156,7 +157,8 @@ async fn a_worker_that_is_ended_in_its_sleep_leaves_its_place_to_the_next() -> R
     let cluster = Cluster::start_with(&format!("{SETTINGS}\n{rarely}"))?;
     let db = TestDb::create(&cluster.config()).await?;
     let session = db.session().await?;
-    let worker = "SELECT coalesce(max(pid), 0)::bigint FROM pg_stat_activity WHERE state IS DISTINCT FROM 'active'
+    let worker = "SELECT coalesce(max(pid), 0)::bigint FROM pg_stat_activity
+        WHERE state IS DISTINCT FROM 'active'
                   AND backend_type = 'queen_mq worker' AND datname = current_database()";
     let mut last = 0;
     for round in 0..4 {
@@ -178,17 +180,19 @@ async fn a_worker_that_is_ended_in_its_sleep_leaves_its_place_to_the_next() -> R
     Ok(())
 }
 
-/// For every function of the extension that is written in C: those with fewer, more, and other
-/// arguments and results that a different version of the SQL may declare.
+/// For every C function of the extension, declarations with fewer, more or other arguments and
+/// results, as another version of the SQL may have them.
 const IMPOSTORS: &str = r"
 DO $do$
 DECLARE f record; body text; result text; args text; i int := 0;
 BEGIN
     CREATE TABLE impostors (name text, shown text, passed text);
     FOR f IN
-        SELECT p.oid, p.proname, p.prosrc, p.pronargs, p.prokind, pg_get_function_result(p.oid) AS result,
-            ARRAY(SELECT format_type(t, NULL) FROM unnest(p.proargtypes) WITH ORDINALITY AS a(t, n) ORDER BY n) AS args
-        FROM pg_proc p JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+        SELECT p.oid, p.proname, p.prosrc, p.pronargs, p.prokind,
+            pg_get_function_result(p.oid) AS result, ARRAY(SELECT format_type(t, NULL)
+                FROM unnest(p.proargtypes) WITH ORDINALITY AS a(t, n) ORDER BY n) AS args
+        FROM pg_proc p JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+            AND d.deptype = 'e'
         JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'queen_mq'
         JOIN pg_language l ON l.oid = p.prolang AND l.lanname = 'c' WHERE p.prokind = 'f'
     LOOP
@@ -197,20 +201,25 @@ BEGIN
             SELECT array_to_string(f.args[:f.pronargs - 1], ','), f.result WHERE f.pronargs > 0
             UNION SELECT '', f.result WHERE f.pronargs > 0
             UNION SELECT array_to_string(f.args || 'int8'::text, ','), f.result
-            UNION SELECT array_to_string('int2'::text || f.args[2:], ','), f.result WHERE f.pronargs > 0
-            UNION SELECT array_to_string(f.args[:f.pronargs - 1] || 'int2'::text, ','), f.result WHERE f.pronargs > 0
+            UNION SELECT array_to_string('int2'::text || f.args[2:], ','), f.result
+                WHERE f.pronargs > 0
+            UNION SELECT array_to_string(f.args[:f.pronargs - 1] || 'int2'::text, ','), f.result
+                WHERE f.pronargs > 0
             UNION SELECT array_to_string(f.args, ','),
-                CASE WHEN f.result LIKE 'TABLE(%' THEN regexp_replace(f.result, '\)$', ', one_more text)') ELSE 'uuid[]' END
+                CASE WHEN f.result LIKE 'TABLE(%' THEN regexp_replace(f.result, '\)$',
+                    ', one_more text)') ELSE 'uuid[]' END
             UNION SELECT array_to_string(f.args, ','), 'TABLE(a smallint, b uuid)'
-            UNION SELECT array_to_string(f.args, ','), regexp_replace(f.result, '^(.*[(,] ?\S+) [^,]*\)$', '\1 smallint)')
+            UNION SELECT array_to_string(f.args, ','), regexp_replace(f.result,
+                '^(.*[(,] ?\S+) [^,]*\)$', '\1 smallint)')
                 WHERE f.result LIKE 'TABLE(%'
             UNION SELECT array_to_string(f.args, ','), 'SETOF record'
         LOOP
             i := i + 1;
-            EXECUTE format('CREATE FUNCTION impostor_%s(%s) RETURNS %s LANGUAGE c AS %L, %L', i, args, result,
-                'queen_mq', f.prosrc);
-            INSERT INTO impostors VALUES (format('impostor_%s', i), format('%s(%s) %s', f.prosrc, args, result),
-                (SELECT string_agg('NULL', ',') FROM unnest(string_to_array(args, ','))));
+            EXECUTE format('CREATE FUNCTION impostor_%s(%s) RETURNS %s LANGUAGE c AS %L, %L', i,
+                args, result, 'queen_mq', f.prosrc);
+            INSERT INTO impostors VALUES (format('impostor_%s', i), format('%s(%s) %s', f.prosrc,
+                args, result), (SELECT string_agg('NULL', ',')
+                    FROM unnest(string_to_array(args, ','))));
         END LOOP;
     END LOOP;
 END

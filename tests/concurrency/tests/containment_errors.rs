@@ -1,6 +1,6 @@
-//! An error in any function, whatever it comes from and wherever it is caught, does what it does in
-//! a statement of PostgreSQL's own: role, settings and transaction are as before the call, what the
-//! failed block did is undone, what was before it stays, and the session goes on.
+//! An error in any function, whatever raises it and wherever it is caught, acts like an error in a
+//! statement of PostgreSQL itself. Role, settings and transaction are as before the call. What the
+//! failed block did is undone, what came before it stays, and the session goes on.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use queen_tests::containment::{
 };
 use queen_tests::{Fails, Session};
 
-/// All that went wrong, so that one run shows it all.
+/// All cases that went wrong, so that one run reports all of them.
 #[derive(Default)]
-struct Report(Vec<String>);
+struct CaseReport(Vec<String>);
 
-impl Report {
-    /// Note what went wrong. True where the session may be in any state now.
+impl CaseReport {
+    /// Note a case that went wrong. True if the session may be in any state now.
     async fn note(&mut self, stage: &Stage, what: &str, done: Result<()>) -> Result<bool> {
         let Err(error) = done else { return Ok(false) };
         self.0.push(format!("{what}: {error:#}"));
@@ -35,22 +35,22 @@ async fn stage() -> Result<Stage> {
     Stage::set_up(Cluster::start_with(SETTINGS)?).await
 }
 
-/// What another session does so that the call waits.
+/// What another session does to make the call wait.
 fn obstacles(call: &Call, ready: &Ready) -> Vec<String> {
     let table = format!("LOCK TABLE queen_mq.{} IN ACCESS EXCLUSIVE MODE", call.table);
     call.rival.holds().map(|rival| ready.fill(rival)).into_iter().chain([table]).collect()
 }
 
-/// Let a transaction hold the call up until it fails, in each mode and by each obstacle; then the
-/// call succeeds, since none of the failures has left anything.
+/// Let a transaction hold the call up until the call fails, in each mode and with each obstacle.
+/// Then the call succeeds, because no failure has left anything behind.
 async fn every_call_that_waits(failure: Failure) -> Result<()> {
     let stage = stage().await?;
-    let mut report = Report::default();
+    let mut report = CaseReport::default();
     let mut app = stage.app().await?;
     for call in CALLS {
         let ready = stage.prepare().await.context(call.name)?;
         let all = obstacles(call, &ready);
-        // To wait for the end of a statement takes its time: one obstacle will do.
+        // Waiting for the end of a statement takes long, so one obstacle is enough.
         let few =
             if failure.settings.iter().any(|set| set.0 == "statement_timeout") { 1 } else { 2 };
         for obstacle in all.iter().take(few) {
@@ -68,7 +68,7 @@ async fn every_call_that_waits(failure: Failure) -> Result<()> {
     report.judge(&stage)
 }
 
-/// The call, with nothing in its way.
+/// Make the call without an obstacle.
 async fn succeeds(app: &Session, call: &Call, ready: &Ready) -> Result<()> {
     if !call.sql.starts_with("CALL") {
         app.run(&statement(&ready.fill(call.sql))).await.context("with nothing in its way")?;
@@ -85,7 +85,7 @@ async fn a_lock_timeout() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_timeout_at_each_table_that_a_call_comes_to() -> Result<()> {
     let stage = stage().await?;
-    let mut report = Report::default();
+    let mut report = CaseReport::default();
     let mut app = stage.app().await?;
     let sql = "SELECT oid::regclass::text FROM pg_class
                WHERE relnamespace = 'queen_mq'::regnamespace AND relkind = 'r'";
@@ -127,7 +127,7 @@ async fn a_cancellation() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_termination() -> Result<()> {
     let stage = stage().await?;
-    let mut report = Report::default();
+    let mut report = CaseReport::default();
     let interrupt = Interrupt::Call("pg_terminate_backend");
     for call in CALLS {
         let ready = stage.prepare().await.context(call.name)?;
@@ -151,11 +151,11 @@ async fn a_termination() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_only_reads() -> Result<()> {
     let stage = stage().await?;
-    let mut report = Report::default();
+    let mut report = CaseReport::default();
     let mut app = stage.app().await?;
     for call in CALLS {
         let ready = stage.prepare().await.context(call.name)?;
-        // A check has nothing to guard there, and so takes no lock.
+        // Here queen_kv_check guards no write, so it takes no lock.
         if !call.writes || call.name == "queen_kv_check" {
             app.run("BEGIN READ ONLY").await?;
             let done = succeeds(&app, call, &ready).await;
@@ -188,12 +188,12 @@ async fn a_transaction_that_only_reads() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conflict_in_repeatable_read() -> Result<()> {
     let stage = stage().await?;
-    let mut report = Report::default();
+    let mut report = CaseReport::default();
     let mut app = stage.app().await?;
     for call in CALLS {
         let Some(rival) = call.rival.conflicts() else { continue };
         for mode in MODES {
-            // A statement by itself has its snapshot before it waits.
+            // In autocommit the snapshot is older than the wait.
             let interrupts = match mode {
                 Mode::Autocommit => &[Interrupt::Commit][..],
                 _ => &[Interrupt::Before, Interrupt::Commit],
@@ -222,7 +222,7 @@ const BACKTRACES: &[(&str, &str)] = &[("RUST_BACKTRACE", "full"), ("RUST_LIB_BAC
 #[tokio::test(flavor = "multi_thread")]
 async fn no_error_carries_a_backtrace_whatever_the_environment_says() -> Result<()> {
     let stage = Stage::set_up(Cluster::start_in(BACKTRACES, SETTINGS)?).await?;
-    let mut report = Report::default();
+    let mut report = CaseReport::default();
     let mut app = stage.app().await?;
     for call in CALLS {
         let ready = stage.prepare().await.context(call.name)?;
@@ -237,7 +237,7 @@ async fn no_error_carries_a_backtrace_whatever_the_environment_says() -> Result<
             app = stage.app().await?;
         }
     }
-    // The extension's own errors, and those of what it calls.
+    // Errors of the extension itself, and errors of what it calls.
     for (sql, state) in [
         ("SELECT queen_ack('00000000-0000-4000-8000-000000000000')", "QN003"),
         ("SELECT queen_push('q', NULL)", "22023"),
@@ -251,7 +251,7 @@ async fn no_error_carries_a_backtrace_whatever_the_environment_says() -> Result<
     report.judge(&stage)
 }
 
-/// The shortest time after which a lock timeout of 100 ms ends a statement, of sessions that have
+/// The shortest time after which a lock timeout of 100 ms ends a statement, in sessions that have
 /// raised no error before.
 async fn first_timeout(stage: &Stage, obstacle: &str, sql: &str) -> Result<Duration> {
     let mut shortest = Duration::MAX;

@@ -1,4 +1,4 @@
-//! Ids last for a hundred years at 100,000 a second, and those at the end are as good as the first.
+//! Ids last for a hundred years at 100,000 a second, and the last ids work like the first.
 
 use anyhow::{Result, ensure};
 use chrono::{DateTime, Utc};
@@ -10,7 +10,7 @@ use serde_json::json;
 const DRAWS_A_SECOND: f64 = 100_000.0;
 const SECONDS_A_YEAR: f64 = 365.25 * 86_400.0;
 
-/// Message ids stay below this: a number of JSON is exact up to here.
+/// Message ids stay below this value: up to here a number in JSON is exact.
 const END_OF_MESSAGE_IDS: i64 = 1 << 53;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -36,8 +36,7 @@ async fn every_sequence_outlives_a_hundred_years() -> Result<()> {
     Ok(())
 }
 
-/// A database whose ids of segments, cursors, claims and sets are about to end: so many are left of
-/// each.
+/// A database in which only this many ids of segments, cursors, claims and lease sets are left.
 async fn near_the_end(left: i64) -> Result<(TestDb, Session)> {
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
@@ -52,7 +51,7 @@ async fn near_the_end(left: i64) -> Result<(TestDb, Session)> {
     Ok((db, session))
 }
 
-/// So many messages of partitions `a`, `b` and `c`, of each the same number, in turn.
+/// Push so many messages to each of the partitions `a`, `b` and `c`, in turn.
 async fn push(session: &Session, queue: &str, each: i64) -> Result<()> {
     for (place, partition) in (0..).zip(["a", "b", "c"]) {
         let payloads = (0..each).map(|at| n(place * each + at)).collect();
@@ -73,7 +72,7 @@ fn ids(messages: &[Message]) -> Vec<i64> {
     messages.iter().map(|message| message.message_id).collect()
 }
 
-/// The ids and derived transaction_ids of the view, in order.
+/// The message ids and transaction_ids that the view shows, in order.
 async fn retained(session: &Session) -> Result<Vec<(i64, String)>> {
     let rows = session
         .query("SELECT message_id, transaction_id FROM queen_messages ORDER BY message_id", &[])
@@ -84,7 +83,7 @@ async fn retained(session: &Session) -> Result<Vec<(i64, String)>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_ids_are_popped_settled_and_shown_in_order() -> Result<()> {
     let (_db, session) = near_the_end(6).await?;
-    // 40 messages take two segments each: the last ids of segments.
+    // Every 40 messages need two segments: they get the last segment ids.
     push(&session, "q", 40).await?;
     Pop::new("q").run(&session).await?;
     let several = pop("q").batch(100).partitions(3).run(&session).await?;
@@ -157,7 +156,7 @@ async fn the_last_claims_of_a_group_without_order_are_told_apart() -> Result<()>
     Ok(())
 }
 
-/// An id that does not exist is an error, and is never taken for an existing one.
+/// An id that does not exist is an error, and is never mistaken for another one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_push_after_the_last_id_is_an_error() -> Result<()> {
     let (_db, session) = near_the_end(1).await?;

@@ -1,17 +1,17 @@
-//! The server's lock table is shared by all databases: a call takes a few entries of it, however
-//! much it covers, and none that another role can take first.
+//! All databases share the server's lock table. A call needs few entries of it, however much it
+//! covers, and no lock that another role could take first.
 
 use std::time::Duration;
 
 use anyhow::Result;
 use queen_tests::{Fails, Session, TestDb, eventually};
 
-/// The relations of the extension and some more, and the locks with names.
+/// Enough for the relations of the extension, some more, and the object locks.
 const FEW: i64 = 250;
-/// Locks with names that a transaction takes: those it can do without, and a few more.
+/// The largest number of object locks in a transaction: those it can do without, and a few more.
 const FEW_NAMED: i64 = 70;
 
-/// The locks of a session, and those of them that are not relations.
+/// The number of a session's locks, and how many of them are not on relations.
 async fn locks_of(session: &Session, watcher: &Session) -> Result<(i64, i64)> {
     let sql =
         "SELECT count(*), count(*) FILTER (WHERE locktype = 'object') FROM pg_locks WHERE pid = $1";
@@ -21,7 +21,7 @@ async fn locks_of(session: &Session, watcher: &Session) -> Result<(i64, i64)> {
 
 async fn has_few_locks(what: &str, session: &Session, watcher: &Session) -> Result<()> {
     let (all, named) = locks_of(session, watcher).await?;
-    assert!(all <= FEW && named <= FEW_NAMED, "{what}: {all} locks, {named} of them with names");
+    assert!(all <= FEW && named <= FEW_NAMED, "{what}: {all} locks, {named} of them object locks");
     Ok(())
 }
 
@@ -37,7 +37,7 @@ async fn push_to_partitions(session: &Session, queue: &str, partitions: i32) -> 
     Ok(())
 }
 
-/// More than the lock table of the server has room for.
+/// More than fit into the server's lock table.
 const MANY: i32 = 16_000;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -84,7 +84,8 @@ async fn calls_over_many_partitions_take_few_locks() -> Result<()> {
         let other = if ordering == "none" { "partition" } else { "none" };
         for call in [
             "SELECT queen_pop('q', 'g', batch => 300, partitions => 300, auto_ack => true)",
-            "SELECT queen_pop('q', 'h', batch => 300, partitions => 300, subscription_mode => 'all', auto_ack => true)",
+            "SELECT queen_pop('q', 'h', batch => 300, partitions => 300, \
+                subscription_mode => 'all', auto_ack => true)",
             "SELECT queen_seek('q', 'g', 'start')",
             "SELECT queen_seek('q', 'h', 'end', partition => 'p7')",
             &format!("SELECT queen_configure('q', ordering => '{other}')"),
@@ -116,7 +117,7 @@ async fn retention_without_order_removes_everything_in_the_end() -> Result<()> {
         Ok((left == 0).then_some(()))
     })
     .await?;
-    // What went was not read by anybody, and is not waited for.
+    // No group has read what was deleted, and no group has it pending.
     let pending = session.count("SELECT sum(pending)::bigint FROM queen_groups").await?;
     assert_eq!(pending, 0);
     Ok(())
@@ -135,9 +136,10 @@ async fn calls_over_many_queues_take_few_locks() -> Result<()> {
              END LOOP; END $$",
         )
         .await?;
-    // More than is counted again and again.
+    // Every queue has a max_depth, so the pushes count what is pending.
     let push = "SELECT queen_push_items((SELECT jsonb_agg(jsonb_build_object('queue', 'q' || q,
-                    'partition', 'p' || p, 'payload', 1)) FROM generate_series(1, 200) q, generate_series(1, 5) p))";
+                    'partition', 'p' || p, 'payload', 1)) FROM generate_series(1, 200) q,
+                        generate_series(1, 5) p))";
     session.run("BEGIN").await?;
     session.run(push).await?;
     session.run(push).await?;
@@ -164,14 +166,17 @@ async fn a_role_that_may_only_connect_stops_nothing() -> Result<()> {
     config.user(&role);
     let guest = Session::open(&config).await?;
     let names = "SELECT count(pg_advisory_lock(hashtextextended(format(name, i), 0)))
-                 FROM generate_series(1, 40) i, unnest(ARRAY['queen_mq first reads %s', 'queen_mq tally %s',
-                     'queen_mq discovery %s', 'queen_mq cursor %s Default', 'queen_mq takes %s Default']) name";
+                 FROM generate_series(1, 40) i,
+                     unnest(ARRAY['queen_mq first reads %s', 'queen_mq tally %s',
+                         'queen_mq discovery %s', 'queen_mq cursor %s Default',
+                         'queen_mq takes %s Default']) name";
     guest.run(names).await?;
     guest.run("SELECT count(pg_advisory_lock(i)) FROM generate_series(0, 300) i").await?;
     guest
         .run(
             "SELECT count(pg_advisory_lock(c::int, i)) FROM generate_series(0, 60) i,
-             (SELECT oid::bigint FROM pg_class WHERE relnamespace = 'queen_mq'::regnamespace) AS t (c)",
+             (SELECT oid::bigint FROM pg_class
+                 WHERE relnamespace = 'queen_mq'::regnamespace) AS t (c)",
         )
         .await?;
     for table in ["queue", "cursor", "claim", "tally", "consumer_group", "discovery"] {
@@ -187,7 +192,8 @@ async fn a_role_that_may_only_connect_stops_nothing() -> Result<()> {
             .await?;
         for group in ["g", "h"] {
             let pop = format!(
-                "SELECT count(*) FROM queen_pop('{queue}', '{group}', subscription_mode => 'all', auto_ack => true)"
+                "SELECT count(*) FROM queen_pop('{queue}', '{group}', subscription_mode => 'all', \
+                    auto_ack => true)"
             );
             assert_eq!(worker.count(&pop).await?, 1);
         }

@@ -1,5 +1,5 @@
-//! What hangs on the tables runs with the rights of the role that put it there, and what it sets is
-//! put back with the rest.
+//! Whatever was attached to the tables runs with the rights of the role that attached it. The
+//! settings it changes are put back with the rest.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use queen_tests::{Fails, Session};
 
 const PUSH: &str = "SELECT public.queen_push('q', '1')";
 
-/// Whoever the role is, it is not to become one that may do everything.
+/// Check that the role has not become a superuser.
 async fn is_no_superuser(town: &Town, role: &str) -> Result<()> {
     let sql = format!("SELECT count(*) FROM pg_roles WHERE rolname = '{role}' AND rolsuper");
     ensure!(town.admin.count(&sql).await? == 0, "{role} has become a superuser");
     Ok(())
 }
 
-/// The extension is a superuser's, who can be told from the one of the cluster's creation.
+/// The extension belongs to a superuser other than the one that made the cluster.
 async fn boss(town: &Town) -> Result<Session> {
     town.admin.run("CREATE ROLE boss LOGIN SUPERUSER").await?;
     let boss = town.role("boss").await?;
@@ -27,7 +27,7 @@ async fn boss(town: &Town) -> Result<Session> {
     Ok(boss)
 }
 
-/// A trigger that makes its planter a superuser, if it is run by one.
+/// A trigger that makes its planter a superuser when a superuser runs it.
 async fn plant_trigger(planter: &Session, role: &str, table: &str) -> Result<()> {
     let sql = format!(
         "CREATE FUNCTION public.seize() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -105,7 +105,8 @@ async fn what_a_trigger_sets_for_itself_is_put_back() -> Result<()> {
     let boss = boss(&town).await?;
     boss.run(
         "CREATE FUNCTION public.sets() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-             SET LOCAL enable_seqscan = on; SET LOCAL plan_cache_mode = auto; SET enable_hashjoin = on;
+             SET LOCAL enable_seqscan = on; SET LOCAL plan_cache_mode = auto;
+             SET enable_hashjoin = on;
              SET LOCAL lock_timeout = '7s'; RETURN coalesce(NEW, OLD); END $$;
          SELECT public.queen_subscribe('q', 'g');
          SELECT * FROM public.queen_pop('q', 'g', subscription_mode => 'all')",
@@ -117,8 +118,10 @@ async fn what_a_trigger_sets_for_itself_is_put_back() -> Result<()> {
     let triggers: String = boss.query_one(tables, &[]).await?.get(0);
     boss.run(&triggers).await?;
     let app = town.role("app").await?;
-    let settings = "SELECT string_agg(name || ' = ' || setting, ', ' ORDER BY name) FROM pg_settings
-        WHERE name ~ '^enable_|^jit$|^plan_cache|^lock_timeout|^max_parallel_workers_per|^search_path'";
+    let settings =
+        "SELECT string_agg(name || ' = ' || setting, ', ' ORDER BY name) FROM pg_settings
+        WHERE name ~ ('^enable_|^jit$|^plan_cache|^lock_timeout|^max_parallel_workers_per'
+            || '|^search_path')";
     let before: String = app.query_one(settings, &[]).await?.get(0);
     for call in [
         PUSH,
@@ -167,7 +170,8 @@ async fn an_error_at_a_commit_of_a_wait_keeps_its_sqlstate() -> Result<()> {
     boss.run(RAISES).await?;
     boss.run(
         "CREATE TABLE public.judged (a int);
-         CREATE CONSTRAINT TRIGGER raises AFTER INSERT ON public.judged DEFERRABLE INITIALLY DEFERRED
+         CREATE CONSTRAINT TRIGGER raises AFTER INSERT ON public.judged
+             DEFERRABLE INITIALLY DEFERRED
              FOR EACH ROW EXECUTE FUNCTION public.raises();
          CREATE PROCEDURE public.waits() LANGUAGE plpgsql AS $$ DECLARE r bool; BEGIN
              INSERT INTO public.judged VALUES (1);

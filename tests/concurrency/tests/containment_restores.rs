@@ -1,5 +1,5 @@
-//! What tells a restored dump from a copy of the files: the first has transaction ids of another
-//! cluster, and no lease holds; the second goes on as it was.
+//! The difference between a restored dump and a copy of the files. A dump has transaction ids of
+//! another cluster, and its leases do not hold. A copy goes on as it was.
 
 use std::time::Duration;
 
@@ -24,9 +24,8 @@ async fn run_ahead(session: &Session) -> Result<()> {
     Ok(session.run(sql).await?)
 }
 
-/// Messages 1 to 30 of three partitions: 1 to 27 are settled, 28 to 30 under a lease that lives on.
-/// A group that has not read yet, and two that are there before their queue, and before any
-/// message.
+/// Messages 1 to 30 in three partitions: 1 to 27 are settled, 28 to 30 are in a live lease. One
+/// group has not read yet. Two groups were registered before their queue, and before any message.
 async fn live(session: &Session) -> Result<Vec<Message>> {
     session.run("SELECT queen_subscribe('q', 'late', mode => 'new')").await?;
     session.run("SELECT queen_subscribe('not yet', 'g', mode => 'new')").await?;
@@ -45,8 +44,8 @@ async fn live(session: &Session) -> Result<Vec<Message>> {
     Ok(held)
 }
 
-/// After `live`, and a restore: five messages more are found by all groups, without naming their
-/// partition. The lease that came along does not hold any more.
+/// After `live` and a restore, all groups find five more messages without naming their partition.
+/// The restored lease does not hold any more.
 async fn goes_on(session: &Session, held: &[Message]) -> Result<()> {
     let batch = PushBatch::new("q", (31..=35).map(n).collect()).partition("a");
     batch.run(session).await?;
@@ -67,9 +66,9 @@ async fn goes_on(session: &Session, held: &[Message]) -> Result<()> {
     Ok(())
 }
 
-/// A clone of a cluster that has gone ahead of it, the same database in both, and a dump of that of
-/// the clone.
-struct Clone {
+/// A clone of a cluster that has used more transaction ids than its original, one database in both,
+/// and a dump of the clone's.
+struct AheadClone {
     original: Cluster,
     _clone: Cluster,
     source: TestDb,
@@ -77,7 +76,7 @@ struct Clone {
     held: Vec<Message>,
 }
 
-impl Clone {
+impl AheadClone {
     async fn run_ahead() -> Result<Self> {
         let original = Cluster::start_new()?;
         let source = TestDb::create(&original.config()).await?;
@@ -98,16 +97,16 @@ impl Clone {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dump_of_a_clone_that_ran_ahead_is_consumed_beside_its_original() -> Result<()> {
-    let clone = Clone::run_ahead().await?;
+    let clone = AheadClone::run_ahead().await?;
     let target = TestDb::create_empty(&clone.original.config()).await?;
     clone.original.restore(target.name(), &clone.dump)?;
     goes_on(&target.session().await?, &clone.held).await
 }
 
-/// The rows alone: nothing but the ids tells that they are from elsewhere.
+/// Restores the rows only: nothing but the ids tells that they come from elsewhere.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_of_a_clone_that_ran_ahead_are_consumed_in_the_tables_of_its_original() -> Result<()> {
-    let clone = Clone::run_ahead().await?;
+    let clone = AheadClone::run_ahead().await?;
     let session = &clone.source.session().await?;
     let tables = "SELECT string_agg(oid::regclass::text, ', ') FROM pg_class \
                   WHERE relnamespace = 'queen_mq'::regnamespace AND relkind = 'r' \
@@ -118,7 +117,7 @@ async fn rows_of_a_clone_that_ran_ahead_are_consumed_in_the_tables_of_its_origin
     goes_on(&clone.source.session().await?, &clone.held).await
 }
 
-/// A database, its dump, and another one that this was restored into, in one cluster.
+/// In one cluster: a database, its dump, and a database into which the dump was restored.
 struct Restored {
     cluster: Cluster,
     target: TestDb,
@@ -144,8 +143,8 @@ async fn a_dump_restored_into_its_own_cluster_gives_no_lease_to_two() -> Result<
     goes_on(&target.session().await?, &held).await
 }
 
-/// The rows alone, into an extension that is installed: first of one database, and when these have
-/// been taken up, of another.
+/// Restores only the rows into an installed extension: first those of one database and, when they
+/// have been adopted, those of another.
 #[tokio::test(flavor = "multi_thread")]
 async fn dumps_loaded_one_after_the_other_are_both_consumed() -> Result<()> {
     let cluster = Cluster::start_new()?;
@@ -154,7 +153,7 @@ async fn dumps_loaded_one_after_the_other_are_both_consumed() -> Result<()> {
     let [one, two] = &sources;
     let held = live(&one.session().await?).await?;
     let other = two.session().await?;
-    // Its ids are others, as far as they are keys.
+    // Its ids differ from the others, where they are keys.
     let apart = "SELECT max(setval(oid, 1000000)) FROM pg_class WHERE relkind = 'S' \
                  AND relnamespace = 'queen_mq'::regnamespace";
     other.run(apart).await?;
@@ -219,7 +218,8 @@ async fn first_calls_in_repeatable_read_adopt_it_or_conflict() -> Result<()> {
     goes_on(first, &held).await
 }
 
-/// They show what a transaction that writes would find, and what writes is refused as anywhere.
+/// Reads show what a writing transaction would find; writes are refused as in any read-only
+/// transaction.
 async fn can_only_be_read(session: &Session) -> Result<()> {
     let live = session.count("SELECT count(*) FROM queen_leases").await?;
     let retrying = "SELECT retrying FROM queen_groups WHERE consumer_group = 'g' AND queue = 'q'";
@@ -250,8 +250,8 @@ async fn a_restored_dump_can_be_looked_at_before_anything_can_be_written() -> Re
     goes_on(session, &held).await
 }
 
-/// A rolled back CREATE EXTENSION is forgotten, and with DROP EXTENSION the number of the
-/// installation.
+/// A rolled back CREATE EXTENSION is forgotten. After DROP EXTENSION the installation's number is
+/// forgotten, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_goes_by_the_extension_that_is_there() -> Result<()> {
     let db = TestDb::create_empty(&queen_tests::db::server()?).await?;
@@ -269,11 +269,13 @@ async fn a_session_goes_by_the_extension_that_is_there() -> Result<()> {
     Ok(())
 }
 
-/// Rows as they are while a dump is being loaded: the tables come in the order of their names, so
-/// these are there before their queue and their group, and no sequence has been set yet.
+/// Rows as they are while a dump is being loaded. pg_restore loads the tables in the order of their
+/// names: these rows are there before their queue and their group, and no sequence has been set
+/// yet.
 const HALF_LOADED: &str = "
     INSERT INTO queen_mq.admission VALUES (7, 'p', 't', 1, '2001-01-01');
-    INSERT INTO queen_mq.cursor (id, group_id, partition) OVERRIDING SYSTEM VALUE VALUES (9, 5, 'p');
+    INSERT INTO queen_mq.cursor (id, group_id, partition) OVERRIDING SYSTEM VALUE
+        VALUES (9, 5, 'p');
     INSERT INTO queen_mq.claim (id, group_id, partition, message_id, taken_at)
         VALUES (10, 5, 'p', 30, '2001-01-01');
     INSERT INTO queen_mq.progress (cursor_id, revision, group_id, state) VALUES (11, 1, 5, '');
@@ -289,7 +291,8 @@ async fn a_sweep_beside_a_dump_that_is_being_loaded_deletes_none_of_it() -> Resu
     let session = &db.session().await?;
     session.run(HALF_LOADED).await?;
     let rows = "SELECT (SELECT count(*) FROM queen_mq.admission) \
-                     + (SELECT count(*) FROM queen_mq.cursor) + (SELECT count(*) FROM queen_mq.claim) \
+                     + (SELECT count(*) FROM queen_mq.cursor) \
+                     + (SELECT count(*) FROM queen_mq.claim) \
                      + (SELECT count(*) FROM queen_mq.progress) \
                      + (SELECT count(*) FROM queen_mq.segment)";
     for (set, left) in [("SELECT 1", 5), (LOADED, 0)] {

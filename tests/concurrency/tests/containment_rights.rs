@@ -1,5 +1,5 @@
-//! Rights: a role without a grant may do nothing, the owner of the extension everything, and all
-//! objects belong to that role. What other roles lock, guess or plant changes nothing.
+//! Rights: a role without a grant may do nothing, the owner of the extension may do everything, and
+//! all objects belong to the owner. What other roles lock, guess or plant changes nothing.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio_postgres::config::Config;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// The calls of these names succeed, all others are refused.
+/// Check that the calls with these names succeed and all others are refused.
 async fn may_only(town: &Town, carol: &Session, role: &str, names: &[&str]) -> Result<()> {
     let session = town.role(role).await?;
     session.run("SET search_path = public; SET statement_timeout = '10s'").await?;
@@ -35,7 +35,8 @@ async fn a_role_can_do_what_was_granted_to_it_and_no_more() -> Result<()> {
     let carol = town.extension().await?;
     let push = ["queen_push", "queen_push_batch", "queen_push_items"];
     let consume = ["queen_pop", "queen_ack", "queen_settle", "queen_extend"];
-    let grants = "SELECT format('GRANT EXECUTE ON FUNCTION %s TO %s', oid::regprocedure, $2::text) FROM pg_proc
+    let grants = "SELECT format('GRANT EXECUTE ON FUNCTION %s TO %s', oid::regprocedure, $2::text)
+        FROM pg_proc
                   WHERE proname = ANY ($1)";
     for (role, names) in [("producer", &push[..]), ("consumer", &consume[..])] {
         for row in carol.query(grants, &[&names, &role]).await? {
@@ -45,7 +46,7 @@ async fn a_role_can_do_what_was_granted_to_it_and_no_more() -> Result<()> {
     let rights = town.rights().await?;
     may_only(&town, &carol, "producer", &push).await?;
     may_only(&town, &carol, "consumer", &consume).await?;
-    // Neither connecting nor owning the database is a right to anything.
+    // The right to connect gives no other right, and owning the database gives none either.
     for role in ["stranger", "olga"] {
         may_only(&town, &carol, role, &[]).await?;
     }
@@ -66,40 +67,46 @@ async fn a_role_can_do_what_was_granted_to_it_and_no_more() -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with the objects of the extension, which belong to `owner`.
+/// The objects of the extension that do not belong to `owner` as they should.
 async fn misowned(admin: &Session, owner: &str) -> Result<Vec<String>> {
     let sql = "WITH member AS (
             SELECT classid, objid FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
-            WHERE d.refclassid = 'pg_extension'::regclass AND e.extname = 'queen_mq' AND d.deptype = 'e')
+            WHERE d.refclassid = 'pg_extension'::regclass AND e.extname = 'queen_mq'
+                AND d.deptype = 'e')
         SELECT concat_ws(' ', oid::regclass, 'belongs to', relowner::regrole) FROM pg_class
             WHERE relowner <> $1::text::regrole AND (oid IN (SELECT objid FROM member)
                 OR relnamespace = 'queen_mq'::regnamespace)
-        UNION ALL SELECT concat_ws(' ', oid::regprocedure, 'belongs to', proowner::regrole) FROM pg_proc
+        UNION ALL SELECT concat_ws(' ', oid::regprocedure, 'belongs to', proowner::regrole)
+            FROM pg_proc
             WHERE proowner <> $1::text::regrole AND oid IN (SELECT objid FROM member)
         UNION ALL SELECT concat_ws(' ', 'schema belongs to', nspowner::regrole) FROM pg_namespace
             WHERE nspname = 'queen_mq' AND nspowner <> $1::text::regrole
-        UNION ALL SELECT concat_ws(' ', 'type', oid::regtype, 'belongs to', typowner::regrole) FROM pg_type
+        UNION ALL SELECT concat_ws(' ', 'type', oid::regtype, 'belongs to', typowner::regrole)
+            FROM pg_type
             WHERE typnamespace = 'queen_mq'::regnamespace AND typowner <> $1::text::regrole
         UNION ALL SELECT concat_ws(' ', 'extension belongs to', extowner::regrole) FROM pg_extension
             WHERE extname = 'queen_mq' AND extowner <> $1::text::regrole
-        UNION ALL SELECT concat_ws(' ', oid::regprocedure, 'is SECURITY DEFINER, or has settings', proconfig) FROM pg_proc
+        UNION ALL SELECT concat_ws(' ', oid::regprocedure, 'is SECURITY DEFINER, or has settings',
+            proconfig) FROM pg_proc
             WHERE (prosecdef OR proconfig IS NOT NULL AND prorettype <> 'trigger'::regtype)
               AND oid IN (SELECT objid FROM member)
         UNION ALL SELECT concat_ws(' ', oid::regprocedure, 'is for PUBLIC') FROM pg_proc
             WHERE oid IN (SELECT objid FROM member) AND (proacl IS NULL
                 OR EXISTS (SELECT FROM aclexplode(proacl) WHERE grantee = 0))
         UNION ALL SELECT concat_ws(' ', oid::regclass, 'is for PUBLIC') FROM pg_class
-            WHERE oid IN (SELECT objid FROM member) AND EXISTS (SELECT FROM aclexplode(relacl) WHERE grantee = 0)
+            WHERE oid IN (SELECT objid FROM member) AND EXISTS (SELECT FROM aclexplode(relacl)
+                WHERE grantee = 0)
         ORDER BY 1";
     Ok(admin.query(sql, &[&owner]).await?.iter().map(|row| row.get(0)).collect())
 }
 
-/// A push, a pop and an ack by a role with the right to them.
+/// Push, pop and ack by a role that has the rights.
 async fn goes_around(session: &Session, queue: &str) -> Result<(), Error> {
     let sql = format!(
         "SELECT * FROM public.queen_push('{queue}', '1');
          DO $$ BEGIN
-             PERFORM public.queen_ack((SELECT lease_id FROM public.queen_pop('{queue}', 'round', subscription_mode => 'all')));
+             PERFORM public.queen_ack((SELECT lease_id FROM public.queen_pop('{queue}', 'round',
+                 subscription_mode => 'all')));
          END $$;
          SELECT * FROM public.queen_groups"
     );
@@ -119,7 +126,7 @@ async fn everything_belongs_to_the_role_that_created_it_or_was_given_it() -> Res
 
     town.admin.run("REASSIGN OWNED BY carol TO dave").await?;
     assert_eq!(misowned(&town.admin, "dave").await?, Vec::<String>::new());
-    // In sessions that were there, and in new ones.
+    // In sessions from before the change, and in new ones.
     for (session, queue) in [(&dave, "dave"), (&app, "app"), (&town.role("app").await?, "app")] {
         goes_around(session, queue).await.context(queue)?;
     }
@@ -131,7 +138,7 @@ async fn everything_belongs_to_the_role_that_created_it_or_was_given_it() -> Res
     })
     .await?;
 
-    // A grantee goes, and takes its rights along.
+    // Dropping a role drops the rights it was granted.
     drop(app);
     town.admin.run("DROP OWNED BY app; DROP OWNED BY carol CASCADE").await?;
     town.admin.run("DROP ROLE app; DROP ROLE carol").await?;
@@ -144,7 +151,7 @@ async fn everything_belongs_to_the_role_that_created_it_or_was_given_it() -> Res
 async fn a_restored_database_works_for_its_owner_and_those_it_gave_rights_to() -> Result<()> {
     let town = Town::found().await?;
     let name = town.db.name();
-    // As carol's own database; `app` gets but one function.
+    // The database is carol's, and `app` has the right to one function only.
     town.admin.run(&format!("ALTER DATABASE {name} OWNER TO carol")).await?;
     let carol = town.role("carol").await?;
     carol.run("SET search_path = public; CREATE EXTENSION queen_mq SCHEMA public").await?;
@@ -196,7 +203,7 @@ async fn works_as_before(config: &Config) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_lock_that_a_stranger_can_take_holds_anybody_up() -> Result<()> {
+async fn no_lock_that_a_stranger_can_take_holds_a_call_up() -> Result<()> {
     let town = Town::found().await?;
     let carol = town.extension().await?;
     let app = town.role("app").await?;
@@ -208,17 +215,19 @@ async fn no_lock_that_a_stranger_can_take_holds_anybody_up() -> Result<()> {
         let ready = Ready::prepare(&carol, &format!("lock {number}")).await?;
         app.run("BEGIN").await?;
         app.run(&statement(&ready.fill(call.sql))).await.context(call.name)?;
-        let taken = "SELECT coalesce(string_agg(concat_ws(' ', datname, classid, objid, objsubid), ', '), '') FROM pg_locks
-             LEFT JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND datname = current_database()";
-        let taken: String = town.admin.row(taken, &[]).await?.get(0);
-        ensure!(taken.is_empty(), "{} holds advisory locks: {taken}", call.name);
+        let locks = "SELECT coalesce(string_agg(concat_ws(' ', datname, classid, objid, objsubid),
+                 ', '), '') FROM pg_locks
+             LEFT JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory'
+                 AND datname = current_database()";
+        let held: String = town.admin.row(locks, &[]).await?.get(0);
+        ensure!(held.is_empty(), "{} holds advisory locks: {held}", call.name);
         app.run("ROLLBACK").await?;
     }
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guessed_lease_is_nobodys() -> Result<()> {
+async fn a_guessed_lease_settles_nothing() -> Result<()> {
     let town = Town::found().await?;
     let carol = town.extension().await?;
     let ready = Ready::prepare(&carol, "guess").await?;
@@ -244,7 +253,7 @@ async fn a_guessed_lease_is_nobodys() -> Result<()> {
     Ok(())
 }
 
-/// A trigger for each kind of write on each table, which tells as whom it runs.
+/// A trigger for each kind of write to each table. It reports as which role it runs.
 const TRIGGERS: &str = "
 CREATE SCHEMA traps; GRANT USAGE ON SCHEMA traps TO PUBLIC;
 CREATE FUNCTION traps.tell() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -255,12 +264,14 @@ END $$;
 DO $$
 DECLARE t regclass;
 BEGIN
-    FOR t IN SELECT oid FROM pg_class WHERE relnamespace = 'queen_mq'::regnamespace AND relkind = 'r' LOOP
+    FOR t IN SELECT oid FROM pg_class WHERE relnamespace = 'queen_mq'::regnamespace
+        AND relkind = 'r' LOOP
         EXECUTE format('CREATE TRIGGER before BEFORE INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW
             EXECUTE FUNCTION traps.tell()', t);
         EXECUTE format('CREATE TRIGGER after AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW
             EXECUTE FUNCTION traps.tell()', t);
-        EXECUTE format('CREATE TRIGGER statement AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH STATEMENT
+        EXECUTE format('CREATE TRIGGER statement AFTER INSERT OR UPDATE OR DELETE ON %s
+            FOR EACH STATEMENT
             EXECUTE FUNCTION traps.tell()', t);
     END LOOP;
 END $$";
@@ -282,7 +293,7 @@ async fn triggers_of_the_owner_run_as_the_owner() -> Result<()> {
         session.run("SET search_path = public; SET statement_timeout = '10s'").await?;
         for (call, ready) in CALLS.iter().zip(&ready) {
             let sql = statement(&ready.fill(call.sql).replace("20 s", "10 ms"));
-            // Such a table may also be refused, plainly.
+            // A call on such a table may also be refused, with a plain error.
             if let Err(error) = session.run(&sql).await {
                 let state = error.code().map(|state| state.code().to_owned());
                 let plain = state.filter(|state| {

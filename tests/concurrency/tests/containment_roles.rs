@@ -1,5 +1,5 @@
-//! Nothing of the extension runs with more rights than the role that created it had, and nothing
-//! that it runs gives any role a right.
+//! Nothing in the extension runs with more rights than the role had that created it, and nothing
+//! that the extension runs gives a right to any role.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use queen_tests::{Session, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// How a call comes to be made.
+/// How a call is made.
 #[derive(Clone, Copy, Debug)]
 enum Caller {
-    /// By a session of the role's own.
+    /// In a session of this role.
     Role(&'static str),
-    /// By a superuser who has become the role.
+    /// By a superuser, after SET ROLE to this role.
     SetRole(&'static str),
     SessionAuthorization(&'static str),
-    /// By a role without any rights, through a function of `app`'s.
+    /// By a role without rights, through a SECURITY DEFINER function of `app`.
     Definer,
 }
 
-/// Behind PostgreSQL's own, and before.
+/// Search paths that put planted objects after PostgreSQL's own, and before.
 const PATHS: [&str; 2] = ["evil, public, pg_catalog", "public, pg_temp"];
 
 impl Caller {
@@ -46,7 +46,7 @@ impl Caller {
         Ok(session)
     }
 
-    /// Which third of the calls it makes; all of them where there is none.
+    /// Which third of the calls this caller makes. None: all calls.
     fn share(self) -> Option<usize> {
         match self {
             Self::Role(_) => None,
@@ -56,12 +56,12 @@ impl Caller {
         }
     }
 
-    /// Make the calls, each with a queue of its own.
+    /// Make the calls, each on a queue of its own.
     async fn calls_everything(self, town: &Town, carol: &Session) -> Result<()> {
         let session = self.session(town).await?;
         let role: String = format!("{self:?}").chars().filter(|c| c.is_alphanumeric()).collect();
         for (number, call) in CALLS.iter().enumerate() {
-            // The roundabout ways share the calls.
+            // The indirect callers share the calls.
             if self.share().is_some_and(|share| number % 3 != share) {
                 continue;
             }
@@ -86,22 +86,26 @@ const WRAPPED: &str = "CREATE SCHEMA app AUTHORIZATION app;
         AS 'BEGIN EXECUTE call; END';
     ALTER FUNCTION app.wrapped OWNER TO app; GRANT USAGE ON SCHEMA app TO stranger";
 
-/// Give the worker something to do of every kind, and wait until it is done.
+/// Give the worker every kind of work, and wait until it is done.
 async fn worker_works(town: &Town, carol: &Session) -> Result<()> {
     carol
         .run(
-            "SELECT queen_configure('w', retention => '300 ms', dedup_window => '200 ms', lease_time => '200 ms');
+            "SELECT queen_configure('w', retention => '300 ms', dedup_window => '200 ms',
+                lease_time => '200 ms');
              SELECT queen_push_batch('w', '{1,2,3}', 'p', '{x,y,z}');
              SELECT queen_pop('w', 'g', batch => 2, subscription_mode => 'all');
-             SELECT queen_push('kept', '1', 'p'); SELECT queen_configure('kept', lease_time => '200 ms');
+             SELECT queen_push('kept', '1', 'p');
+             SELECT queen_configure('kept', lease_time => '200 ms');
              SELECT queen_pop('kept', 'g', subscription_mode => 'all');
              SELECT queen_schedule('timed', 'k', '1', delay => '300 ms');
-             SELECT queen_kv_put('w', k::text, '1', ttl => '100 ms') FROM generate_series(1, 100) AS k;
+             SELECT queen_kv_put('w', k::text, '1', ttl => '100 ms')
+                 FROM generate_series(1, 100) AS k;
              SELECT queen_worker_start()",
         )
         .await?;
     let left = "SELECT (SELECT count(*) FROM public.queen_messages WHERE queue = 'w')
-        + (SELECT count(*) FROM queen_mq.marker WHERE ns = 'w') + (SELECT count(*) FROM queen_mq.admission
+        + (SELECT count(*) FROM queen_mq.marker WHERE ns = 'w')
+        + (SELECT count(*) FROM queen_mq.admission
             JOIN queen_mq.queue q ON q.id = queue_id WHERE q.name = 'w')
         + (SELECT 1 - count(*) FROM public.queen_messages WHERE queue = 'timed')";
     eventually("end of the worker's work", SOON, async || {
@@ -110,7 +114,7 @@ async fn worker_works(town: &Town, carol: &Session) -> Result<()> {
     .await
 }
 
-const EVERYBODY: [Caller; 6] = [
+const ALL_CALLERS: [Caller; 6] = [
     Caller::Role("app"),
     Caller::Role("carol"),
     Caller::Role("postgres"),
@@ -139,7 +143,7 @@ async fn what_was_planted_before_runs_with_its_planters_rights_at_most() -> Resu
     let rights = town.rights().await?;
     worker_works(&town, &carol).await?;
     town.harvest_is_empty().context("the worker")?;
-    for caller in EVERYBODY {
+    for caller in ALL_CALLERS {
         caller.calls_everything(&town, &carol).await?;
         town.harvest_is_empty().with_context(|| format!("{caller:?}"))?;
     }
@@ -151,7 +155,7 @@ async fn what_was_planted_before_runs_with_its_planters_rights_at_most() -> Resu
 async fn what_was_planted_afterwards_runs_with_its_planters_rights_at_most() -> Result<()> {
     let town = Town::found().await?;
     let carol = town.extension().await?;
-    // With plans that were made before.
+    // These sessions have plans from before the planting.
     let callers = [Caller::Role("app"), Caller::Role("postgres")];
     for (number, caller) in callers.iter().enumerate() {
         let ready = Ready::prepare(&carol, &format!("warm {number}")).await?;
@@ -163,7 +167,7 @@ async fn what_was_planted_afterwards_runs_with_its_planters_rights_at_most() -> 
     }
     plant(&town).await?;
     let rights = town.rights().await?;
-    // A new worker has the settings of the database.
+    // A new worker starts with the settings of the database.
     let ended = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
                  WHERE backend_type = 'queen_mq worker'";
     town.admin.count(ended).await?;

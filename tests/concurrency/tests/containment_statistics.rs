@@ -1,5 +1,5 @@
-//! The cost of a call depends on what it does, not on what PostgreSQL knows of the tables: nothing
-//! after a restore or within the transaction that loads them, outdated statistics without ANALYZE.
+//! The cost of a call depends on what it does, not on PostgreSQL's statistics. There are none after
+//! a restore or in the transaction that loads rows, and they are outdated without ANALYZE.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,36 +8,36 @@ use anyhow::{Context, Result, ensure};
 use queen_tests::{Session, TestDb};
 use serde_json::Value;
 
-/// Rows in each large table, and pages of the smallest of them: a call that reads it whole is found
-/// out.
+/// The rows of each large table, which is also less than the pages of the smallest one: a call that
+/// reads a whole table is noticed.
 const MANY: i64 = 60_000;
 const A_WHOLE_TABLE: i64 = 300;
 
-/// What there is to work with: of each kind a little, with the states that bulk rows are copied
-/// from.
+/// A few rows of each kind, with the states that the bulk rows are copied from.
 const LITTLE: &str = "
     SELECT queen_configure('q', on_exhausted => 'dead_letter', retry_limit => 0);
     SELECT queen_configure('u', ordering => 'none');
     SELECT queen_configure('small'), queen_configure('limited', max_depth => 1000000);
     SELECT queen_subscribe(queue, 'g', 'all') FROM unnest('{q,u,small,limited}'::text[]) AS queue;
     SELECT queen_push(queue, '{}', part, 'id ' || part || i)
-    FROM unnest('{q,u,small}'::text[]) AS queue, unnest('{p,o}'::text[]) AS part, generate_series(1, 20) AS i;
+    FROM unnest('{q,u,small}'::text[]) AS queue, unnest('{p,o}'::text[]) AS part,
+        generate_series(1, 20) AS i;
     SELECT queen_push('q', '{}', 'dead');
     SELECT queen_ack(lease_id, status => 'failed') FROM queen_pop('q', 'g', partition => 'dead');
     SELECT queen_ack(lease_id) FROM queen_pop('q', 'g', partition => 'p');
     SELECT queen_ack(lease_id) FROM queen_pop('u', 'g', partition => 'p');
-    SELECT queen_ack(lease_id) FROM (SELECT DISTINCT lease_id FROM queen_pop('q', 'g', 4, partitions => 2)) AS l;
+    SELECT queen_ack(lease_id)
+        FROM (SELECT DISTINCT lease_id FROM queen_pop('q', 'g', 4, partitions => 2)) AS l;
     SELECT queen_schedule('q', 'timer', '{}', delay => '1 day');
     SELECT queen_kv_put('n', 'key', '1', forever => true);";
 
-/// Rows by the thousand where a look-up has to pass them by: of the queue, the partition, the
-/// group, the cursor or the namespace that the calls are about. They have been dealt with, or are
-/// not due.
+/// Thousands of rows that a look-up has to step past: of the queue, the partition, the group, the
+/// cursor or the namespace of the call. They are settled, or not due.
 const BULK: &str = "
     CREATE TEMP TABLE it ON COMMIT DROP AS
         SELECT q.id AS q, u.id AS u, g.id AS g, h.id AS h, c.id AS c, q.installation
-        FROM queen_mq.queue q, queen_mq.queue u, queen_mq.consumer_group g, queen_mq.consumer_group h,
-             queen_mq.cursor c
+        FROM queen_mq.queue q, queen_mq.queue u, queen_mq.consumer_group g,
+             queen_mq.consumer_group h, queen_mq.cursor c
         WHERE q.name = 'q' AND u.name = 'u' AND (g.queue, h.queue) = ('q', 'u')
           AND (c.group_id, c.partition) = (g.id, 'p');
     INSERT INTO queen_mq.queue (name, created_at, installation, xid_offset)
@@ -51,15 +51,18 @@ const BULK: &str = "
     INSERT INTO queen_mq.admission
         SELECT q, 'p', 'bulk ' || i, i, now() FROM it, generate_series(1, $MANY) AS i;
     INSERT INTO queen_mq.cursor (id, group_id, partition) OVERRIDING SYSTEM VALUE
-        SELECT nextval('queen_mq.cursor_id_seq'), g, 'bulk ' || i FROM it, generate_series(1, $MANY) AS i;
+        SELECT nextval('queen_mq.cursor_id_seq'), g, 'bulk ' || i
+            FROM it, generate_series(1, $MANY) AS i;
     INSERT INTO queen_mq.claim
-        SELECT nextval('queen_mq.cursor_id_seq'), h, 'bulk', i * 28, now(), gen_random_uuid(), now() + '1 hour'
+        SELECT nextval('queen_mq.cursor_id_seq'), h, 'bulk', i * 28, now(), gen_random_uuid(),
+            now() + '1 hour'
         FROM it, generate_series(1, $MANY) AS i;
     INSERT INTO queen_mq.progress
         SELECT b.id, 1, b.group_id, now() + '1 hour', NULL, p.state
         FROM (SELECT id, group_id FROM queen_mq.cursor WHERE partition LIKE 'bulk %'
               UNION ALL SELECT id, group_id FROM queen_mq.claim WHERE partition = 'bulk') AS b,
-             (SELECT state FROM it, queen_mq.progress WHERE cursor_id = c ORDER BY revision DESC LIMIT 1) AS p;
+             (SELECT state FROM it, queen_mq.progress WHERE cursor_id = c
+                 ORDER BY revision DESC LIMIT 1) AS p;
     INSERT INTO queen_mq.receipt
         SELECT cursor_id, gen_random_uuid(), now(), body, group_id, partition
         FROM (SELECT * FROM queen_mq.receipt WHERE group_id IS NULL LIMIT 1) AS ordered,
@@ -69,22 +72,27 @@ const BULK: &str = "
         FROM (SELECT * FROM queen_mq.receipt WHERE group_id IS NOT NULL LIMIT 1) AS claimed,
              generate_series(1, $MANY) AS i;
     INSERT INTO queen_mq.lease_set (lease_id, cursor_ids, created_at)
-        SELECT gen_random_uuid(), ARRAY[c], now() - interval '3 hours' FROM it, generate_series(1, $MANY);
-    INSERT INTO queen_mq.dead_letter (queue, consumer_group, partition, message_id, transaction_id, payload,
-                                      failures, deliveries, created_at, failed_at)
-        SELECT 'q', 'g', 'bulk', i, i::text, '1', 1, 1, now(), now() FROM generate_series(1, $MANY) AS i;
+        SELECT gen_random_uuid(), ARRAY[c], now() - interval '3 hours'
+            FROM it, generate_series(1, $MANY);
+    INSERT INTO queen_mq.dead_letter (queue, consumer_group, partition, message_id,
+                                      transaction_id, payload, failures, deliveries,
+                                      created_at, failed_at)
+        SELECT 'q', 'g', 'bulk', i, i::text, '1', 1, 1, now(), now()
+            FROM generate_series(1, $MANY) AS i;
     INSERT INTO queen_mq.timer (queue_id, timer_key, partition, transaction_id, deliver_at, payload)
-        SELECT q, 'bulk ' || i, 'p', 'timer ' || i, now() + '1 day', '1' FROM it, generate_series(1, $MANY) AS i;
+        SELECT q, 'bulk ' || i, 'p', 'timer ' || i, now() + '1 day', '1'
+            FROM it, generate_series(1, $MANY) AS i;
     INSERT INTO queen_mq.replay
         SELECT u, -i, 3, 'bulk', -1 FROM it, generate_series(1, $MANY) AS i;
     INSERT INTO queen_mq.marker (ns, key, value, version, expires_at, created_at, updated_at)
-        SELECT 'n', 'bulk ' || i, '1', nextval('queen_mq.marker_version'), now() + '1 day', now(), now()
+        SELECT 'n', 'bulk ' || i, '1', nextval('queen_mq.marker_version'), now() + '1 day', now(),
+            now()
         FROM generate_series(1, $MANY) AS i;";
 
-/// A call, what has to be done in the transaction before it, and what it is called here.
+/// The name of a case, the statements before the call in its transaction, and the call.
 struct Case(&'static str, &'static str, &'static str);
 
-/// Public functions, some of them in several ways: all but those that look at everything, which are
+/// Public functions, some of them called in several ways. Left out are those that read everything:
 /// the views, the metrics and the sweep.
 const CASES: &[Case] = &[
     Case("configure", "", "queen_configure('q', retry_limit => 0)"),
@@ -102,8 +110,10 @@ const CASES: &[Case] = &[
     Case(
         "push_items",
         "",
-        r#"queen_push_items('[{"queue": "q", "payload": 1, "transactionId": "id p3", "partition": "p"},
-                              {"queue": "q", "payload": 1, "transactionId": "x", "partition": "p"}]')"#,
+        r#"queen_push_items('[{"queue": "q", "payload": 1, "transactionId": "id p3",
+                               "partition": "p"},
+                              {"queue": "q", "payload": 1, "transactionId": "x",
+                               "partition": "p"}]')"#,
     ),
     Case("pop", "", "queen_pop('q', 'g', 5, partitions => 2)"),
     Case("pop one partition", "", "queen_pop('q', 'g', 5, 'p')"),
@@ -132,7 +142,8 @@ const CASES: &[Case] = &[
         "settle",
         POP,
         "queen_settle((SELECT lease_id FROM popped LIMIT 1), (SELECT jsonb_build_array(
-             jsonb_build_object('transactionId', max(transaction_id), 'status', 'completed')) FROM popped))",
+             jsonb_build_object('transactionId', max(transaction_id), 'status', 'completed'))
+                 FROM popped))",
     ),
     Case("extend", POP, "queen_extend((SELECT lease_id FROM popped LIMIT 1))"),
     Case("subscribe", "", "queen_subscribe('q', 'other')"),
@@ -164,21 +175,23 @@ const CASES: &[Case] = &[
         POP,
         r#"queen_tx_commit(jsonb_build_array(
                jsonb_build_object('type', 'ack', 'leaseId', (SELECT lease_id FROM popped LIMIT 1)),
-               '{"type": "push", "queue": "q", "payload": 1, "transactionId": "id p3", "partition": "p"}'::jsonb),
+               '{"type": "push", "queue": "q", "payload": 1, "transactionId": "id p3",
+                 "partition": "p"}'::jsonb),
                '[{"op": "put", "ns": "n", "key": "key", "value": 2, "forever": true}]')"#,
     ),
 ];
 
 const POP: &str =
     "CREATE TEMP TABLE popped ON COMMIT DROP AS SELECT * FROM queen_pop('q', 'g', 5, 'p')";
-const POP_SEVERAL: &str = "CREATE TEMP TABLE popped ON COMMIT DROP AS SELECT * FROM queen_pop('q', 'g', 9, partitions => 2)";
+const POP_SEVERAL: &str = "CREATE TEMP TABLE popped ON COMMIT DROP AS \
+                           SELECT * FROM queen_pop('q', 'g', 9, partitions => 2)";
 const POP_FREELY: &str =
     "CREATE TEMP TABLE popped ON COMMIT DROP AS SELECT * FROM queen_pop('u', 'g', 5)";
 const ACKED: &str =
     "CREATE TEMP TABLE popped ON COMMIT DROP AS SELECT * FROM queen_pop('q', 'g', 5, 'p');
     SELECT queen_ack((SELECT lease_id FROM popped LIMIT 1))";
 
-/// Pages that a statement, with all that it calls, looks at.
+/// The pages that a statement reads, together with everything it calls.
 async fn pages(session: &Session, Case(name, before, call): &Case) -> Result<i64> {
     session.run("BEGIN").await?;
     session.run(before).await.with_context(|| format!("before {name}"))?;
@@ -198,7 +211,7 @@ async fn pages_of_all(session: &Session) -> Result<BTreeMap<&'static str, i64>> 
     Ok(pages_of)
 }
 
-/// A database with a little of everything, in which nothing is vacuumed or analyzed by itself.
+/// A database with a few rows of each kind, without autovacuum.
 async fn database() -> Result<(TestDb, Session)> {
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
@@ -215,7 +228,7 @@ async fn database() -> Result<(TestDb, Session)> {
     Ok((db, session))
 }
 
-/// Each statement in a transaction of its own: groups come to the end of what there is to find.
+/// Run each statement in a transaction of its own, so that the groups come to the end of the log.
 async fn begin_with_little(session: &Session) -> Result<()> {
     for statement in LITTLE.split_terminator(';') {
         session.run(statement).await.with_context(|| statement)?;
@@ -228,7 +241,7 @@ async fn fill(session: &Session) -> Result<()> {
     session.run(&format!("BEGIN; {bulk}; COMMIT")).await.context("bulk rows")
 }
 
-/// Each of these calls looks at about as many pages in large tables as it did in small ones.
+/// Check that each call reads about as many pages in large tables as in small ones.
 fn compare(small: &BTreeMap<&str, i64>, large: &BTreeMap<&str, i64>) -> Result<()> {
     let mut scans = Vec::new();
     for (name, pages) in large {
@@ -251,13 +264,13 @@ async fn calls_look_things_up_in_large_tables_without_statistics() -> Result<()>
     compare(&small, &pages_of_all(&db.session().await?).await?)
 }
 
-/// The plans of a session are from when there was nothing, which is what the statistics say, too.
+/// The plans of the session were made on empty tables, and the statistics say the tables are empty.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_look_things_up_by_plans_that_were_made_on_empty_tables() -> Result<()> {
     let (db, loading) = database().await?;
     loading.run("VACUUM ANALYZE").await?;
     let session = db.session().await?;
-    // All that needs nothing, and fails where it needs something.
+    // Calls that need nothing succeed, and those that need something fail.
     for case in CASES {
         drop(pages(&session, case).await);
         session.run("ROLLBACK").await?;
@@ -268,7 +281,7 @@ async fn calls_look_things_up_by_plans_that_were_made_on_empty_tables() -> Resul
     compare(&small, &pages_of_all(&session).await?)
 }
 
-/// Statistics of tables that were small, and of others.
+/// The statistics are those of tables that were small, and of other rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_look_things_up_by_statistics_that_are_wrong() -> Result<()> {
     let (db, loading) = database().await?;
@@ -279,11 +292,12 @@ async fn calls_look_things_up_by_statistics_that_are_wrong() -> Result<()> {
     compare(&small, &pages_of_all(&db.session().await?).await?)
 }
 
-/// Rows that the transaction itself has loaded, before any ANALYZE.
+/// The transaction loads the rows itself, before any ANALYZE.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_thousand_ids_repeated_in_their_own_transaction_take_seconds() -> Result<()> {
     let (_db, session) = database().await?;
-    let push = "SELECT count(*) FILTER (WHERE status = 'queued'), count(*) FILTER (WHERE status = 'duplicate')
+    let push = "SELECT count(*) FILTER (WHERE status = 'queued'),
+        count(*) FILTER (WHERE status = 'duplicate')
         FROM queen_push_batch('q', array_fill('1'::jsonb, '{100000}'), 'p',
                               ARRAY(SELECT 'id ' || i FROM generate_series(1, 100000) AS i))";
     session.run("BEGIN").await?;

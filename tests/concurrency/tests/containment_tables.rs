@@ -1,5 +1,5 @@
 //! Triggers and constraints that an administrator adds to the tables of the extension work as for
-//! any statement, or are refused plainly: an error harms only the call.
+//! any statement, or are refused with a plain error. An error undoes only the call.
 
 use std::time::Duration;
 
@@ -7,8 +7,7 @@ use anyhow::{Context, Result, ensure};
 use queen_tests::cluster::Cluster;
 use queen_tests::{Ack, Fails, Pop, Push, PushBatch, Session, TestDb, eventually, n, numbers};
 
-/// Every table of messages and markers, and calls that write it; `first`: what makes the table
-/// busy.
+/// A table of messages or markers, and calls that write it. `first` is what gives the table rows.
 struct Writer {
     table: &'static str,
     first: &'static str,
@@ -16,7 +15,8 @@ struct Writer {
 }
 
 const LEASED: &str = "SELECT queen_push('q', '1'), queen_push('q', '2', partition => 'b');
-    CREATE TABLE held AS SELECT * FROM queen_pop('q', 'g', 9, partitions => 9, subscription_mode => 'all')";
+    CREATE TABLE held AS SELECT * FROM queen_pop('q', 'g', 9, partitions => 9,
+        subscription_mode => 'all')";
 const UNORDERED: &str = "SELECT queen_configure('q', ordering => 'none'), queen_push('q', '1')";
 const PUSHED: &str = "SELECT queen_push('q', '1'), queen_push('q', '2', partition => 'b')";
 const POP: &str = "PERFORM queen_pop('q', 'g', 9, partitions => 9, subscription_mode => 'all')";
@@ -48,7 +48,7 @@ const WRITERS: [Writer; 16] = [
     writer("tally", PUSHED, "PERFORM queen_purge('q')"),
 ];
 
-/// Tables of messages and markers.
+/// The tables of messages and markers.
 const TABLES: [&str; 14] = [
     "queue",
     "segment",
@@ -66,7 +66,7 @@ const TABLES: [&str; 14] = [
     "tally",
 ];
 
-/// What these tables hold, to be compared.
+/// The contents of these tables, for comparison.
 async fn contents(session: &Session) -> Result<String> {
     let hash = |table| {
         format!(
@@ -84,7 +84,7 @@ async fn started(session: &Session) -> Result<String> {
     Ok(session.query_one(sql, &[]).await?.get(0))
 }
 
-/// As a block of PL/pgSQL.
+/// The call in a PL/pgSQL block.
 fn block(call: &str) -> String {
     format!("DO $$ BEGIN {call}; END $$")
 }
@@ -101,24 +101,24 @@ async fn a_check_that_fails_undoes_the_call_and_nothing_else() -> Result<()> {
         session.run(&add).await?;
         let before = contents(&session).await?;
         let about = format!("{table}: {call}");
-        // By itself.
+        // In autocommit.
         let failed = session.run(&block(call)).await.fails_with("23514");
         let failed = failed.with_context(|| about.clone())?;
         assert_eq!(failed.table(), None, "pgrx drops it; the message has it");
         ensure!(failed.message().contains(table), "{failed:?}");
-        // In a handler, whose transaction goes on.
+        // In a handler, where the transaction goes on.
         let caught = format!(
             "DO $$ BEGIN INSERT INTO other VALUES (1); BEGIN {call};
              EXCEPTION WHEN check_violation THEN INSERT INTO other VALUES (2); END; END $$"
         );
         session.run(&caught).await.with_context(|| about.clone())?;
-        // Behind a savepoint.
+        // After a savepoint.
         session.run("BEGIN; INSERT INTO other VALUES (3); SAVEPOINT s").await?;
         session.run(&block(call)).await.fails_with("23514").with_context(|| about.clone())?;
         session.run("ROLLBACK TO s; INSERT INTO other VALUES (4); COMMIT").await?;
         assert_eq!(session.count("SELECT sum(i) FROM other").await?, 10, "{about}");
         assert_eq!(contents(&session).await?, before, "{about}");
-        // Without the constraint all is as it was.
+        // Without the constraint the call works as before.
         session.run(&format!("ALTER TABLE queen_mq.{table} DROP CONSTRAINT no")).await?;
         session.run(&block(call)).await.with_context(|| about.clone())?;
         assert_ne!(contents(&session).await?, before, "{about}");
@@ -154,17 +154,17 @@ async fn an_error_of_a_users_function_arrives_as_it_was_raised() -> Result<()> {
              EXCEPTION WHEN SQLSTATE 'MY001' THEN NULL; END $$",
         )
         .await?;
-    // Errors of others after it keep theirs.
+    // Later errors of the extension keep their own SQLSTATEs.
     session.run("SELECT queen_push('q', NULL)").await.fails_with("22023")?;
     session.run("SELECT queen_ack(gen_random_uuid())").await.fails_with("QN003")?;
-    // Also out of a bundle, in a session of its own.
+    // The error also arrives from a bundle, in a session of its own.
     let bundle = "SELECT queen_tx_commit('[{\"type\":\"push\",\"queue\":\"q\",\"payload\":1}]')";
     db.session().await?.run(bundle).await.fails_with("MY001")?;
     assert_eq!(session.count("SELECT count(*) FROM queen_messages").await?, 1);
     Ok(())
 }
 
-/// Triggers of every kind on a table, that note what they see.
+/// Triggers of every kind on a table, which note what they see.
 const NOTE: &str = "
     CREATE TABLE noted (tab text, at text, ids bigint[]);
     CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -174,8 +174,8 @@ const NOTE: &str = "
         RETURN coalesce(NEW, OLD);
     END $$;
     CREATE FUNCTION note_all() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        EXECUTE format('INSERT INTO public.noted SELECT %L, ''NEW TABLE'', array_agg(%I) FROM fresh',
-            TG_TABLE_NAME, TG_ARGV[0]);
+        EXECUTE format('INSERT INTO public.noted
+            SELECT %L, ''NEW TABLE'', array_agg(%I) FROM fresh', TG_TABLE_NAME, TG_ARGV[0]);
         RETURN NULL;
     END $$;";
 
@@ -219,8 +219,8 @@ async fn triggers_fire_once_for_each_row_with_what_is_written() -> Result<()> {
         Ack::all(held[0].lease()?).run(&session).await?;
     }
     for (table, id) in tables {
-        // What was inserted, in the order of the triggers: before, after, with all, and by
-        // statement.
+        // The rows that were inserted, as each trigger saw them: BEFORE ROW, AFTER ROW, the
+        // transition table, and per statement.
         for at in ["BEFORE INSERT ROW", "AFTER INSERT ROW", "NEW TABLE"] {
             let differ = format!(
                 "SELECT count(*) FROM (
@@ -284,7 +284,7 @@ async fn a_trigger_that_suppresses_a_row_is_refused() -> Result<()> {
                  SET statement_timeout = '10s'"
             ))
             .await?;
-        // Where groups have looked for work is found again by looking.
+        // Where groups have looked for work is found out again by looking.
         if table == "discovery" {
             session.run(&block(call)).await?;
             continue;
@@ -314,7 +314,7 @@ async fn the_worker_warns_of_what_it_cannot_write_and_goes_on() -> Result<()> {
         Ok(cluster.logged()?.lines().any(is_told).then_some(()))
     })
     .await?;
-    // Other work is done meanwhile.
+    // The worker does its other work meanwhile.
     session.run("SELECT queen_kv_put('n', 'k', '1', ttl => '1 ms')").await?;
     eventually("sweep of markers", Duration::from_secs(20), async || {
         let count = session.count("SELECT count(*) FROM queen_mq.marker").await?;

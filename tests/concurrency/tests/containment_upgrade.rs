@@ -1,5 +1,5 @@
-//! pg_upgrade with the library preloaded in both clusters: nothing is written while it runs, and
-//! everything is there once after it.
+//! pg_upgrade with the library preloaded in both clusters. The extension writes nothing while it
+//! runs, and afterwards everything is there exactly once.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use queen_tests::{
 
 const BUSY: &str = "queen_mq.databases = ''\nqueen_mq.sweep_interval = 100ms";
 const TIMERS: i64 = 3_000;
-/// From the first timer that comes due to the last: the worker is at them before, and would be
-/// during, the upgrade.
+/// The time in which the timers come due, in milliseconds. The worker moves them before the
+/// upgrade, and would do so during it.
 const WINDOW: i64 = 10_000;
 
-/// Before the upgrade.
+/// The state before the upgrade.
 struct Before {
-    /// Messages 1 and 2 of partition a, under a lease of an hour.
+    /// Messages 1 and 2 of partition a, in a lease of one hour.
     live: Vec<Message>,
-    /// Message 11 of partition b, under a lease that has expired.
+    /// Message 11 of partition b, in a lease that has expired.
     expired: Vec<Message>,
 }
 
@@ -33,7 +33,8 @@ async fn fill(session: &Session) -> Result<Before> {
     let timers = format!(
         "SELECT count(*) FROM generate_series(1, {TIMERS}) AS k, \
          LATERAL queen_schedule('timers ' || k % 20, k::text, jsonb_build_object('n', k), \
-             deliver_at => clock_timestamp() + make_interval(secs => k * {WINDOW} / {TIMERS} / 1000.0))"
+             deliver_at => clock_timestamp() \
+                 + make_interval(secs => k * {WINDOW} / {TIMERS} / 1000.0))"
     );
     session.run(&timers).await?;
     PushBatch::new("q", (1..=6).map(n).collect()).partition("a").run(session).await?;
@@ -49,7 +50,7 @@ async fn fill(session: &Session) -> Result<Before> {
     Ok(Before { live, expired })
 }
 
-/// As pg_upgrade starts a server.
+/// Check that the extension does nothing in a server that is started as pg_upgrade starts it.
 async fn does_nothing_under_binary_upgrade(cluster: &Cluster, database: &str) -> Result<()> {
     cluster.start_as("-b")?;
     let mut config = cluster.config();
@@ -71,7 +72,7 @@ async fn does_nothing_under_binary_upgrade(cluster: &Cluster, database: &str) ->
 }
 
 async fn goes_on(session: &Session, before: &Before) -> Result<()> {
-    // What was held is held, and can be settled; what had expired, can not.
+    // The live lease holds and can be settled; the expired one cannot.
     assert_eq!(pop("a").run(session).await?, []);
     Ack::all(before.expired[0].lease()?).run(session).await.fails_with("QN001")?;
     complete(session, &before.live).await?;
@@ -101,7 +102,7 @@ async fn goes_on(session: &Session, before: &Before) -> Result<()> {
     Ok(())
 }
 
-/// No row is of a transaction that the cluster does not know of yet, nor damaged otherwise.
+/// Check that no row is damaged or has a transaction id that the cluster has not given out yet.
 async fn is_sound(session: &Session) -> Result<()> {
     let has_amcheck = "SELECT count(*) FROM pg_available_extensions WHERE name = 'amcheck'";
     if session.count(has_amcheck).await? == 0 {
@@ -134,7 +135,7 @@ async fn survives_pg_upgrade(options: &[&str]) -> Result<()> {
 
     let new = Cluster::init_with(BUSY)?;
     old.upgrade_into(&new, options)?;
-    // Whose files were linked is not to be started again, and says nothing any more.
+    // A cluster whose files were linked must not be started again, so nothing is asked of it.
     if options.is_empty() {
         assert_eq!(old.next_xid()?, next);
     }
@@ -142,7 +143,7 @@ async fn survives_pg_upgrade(options: &[&str]) -> Result<()> {
     let mut config = new.config();
     config.dbname(db.name());
     let session = &Session::open(&config).await?;
-    // A query that gives one row: the number came along, and no second one was drawn.
+    // The installation's number came along, and there is no second one.
     assert_eq!(session.count(own).await?, installation);
     goes_on(session, &before).await?;
     let rebased = "SELECT count(*) FROM queen_mq.identity WHERE xid_offset > 0";

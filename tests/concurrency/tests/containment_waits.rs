@@ -1,5 +1,5 @@
 //! A call that waits for many transactions (a seek, a purge, a deletion, a change of ordering)
-//! keeps no other one waiting meanwhile. It gets through where many short transactions follow each
+//! makes no other call wait meanwhile. It gets done where many short transactions follow each
 //! other, and can be interrupted like any wait for a lock.
 
 use std::sync::Arc;
@@ -22,15 +22,15 @@ const CALLS: [&str; 6] = [
 ];
 const ORDERINGS: [(&str, &str); 2] = [("partition", "none"), ("none", "partition")];
 
-/// These calls, with the ordering filled in. In a group without order, unsubscribing does not wait
-/// for a transaction that has only claimed messages for the first time.
+/// The calls, with this ordering. In a group without order, unsubscribing does not wait for a
+/// transaction that has only claimed messages for the first time.
 fn calls(ordering: &str, other: &str) -> Vec<String> {
     let calls =
         CALLS.iter().filter(|call| ordering == "partition" || !call.contains("unsubscribe"));
     calls.map(|call| call.replace("$$other$$", &format!("'{other}'"))).collect()
 }
 
-/// Long enough for a server that has much to do.
+/// A deadline for a busy server.
 const SOON: Duration = Duration::from_secs(30);
 const WINDOW: Duration = Duration::from_secs(2);
 
@@ -38,7 +38,7 @@ const HOLD: &str =
     "SELECT count(*) FROM queen_pop('q', 'g', partition => 'held', auto_ack => true)";
 const POP: &str = "SELECT count(*) FROM queen_pop('q', 'g', auto_ack => true)";
 
-/// One that is woken when there is something to take again.
+/// A pop that waits until there is a message to pop again.
 const WAIT: &str = "SELECT count(*) FROM queen_pop('q', 'g', auto_ack => true, wait => '20 s')";
 
 /// Queue `q` with groups `g` and `other`, a partition `held`, and others with many messages.
@@ -51,11 +51,12 @@ async fn prepared(ordering: &str) -> Result<TestDb> {
              SELECT queen_subscribe('q', 'g', 'all');
              SELECT queen_subscribe('q', 'other', 'all');
              SELECT queen_push_batch('q', array_fill('1'::jsonb, ARRAY[2000]), partition => 'held');
-             SELECT queen_push_batch('q', array_fill('1'::jsonb, ARRAY[2000]), partition => 'p' || i)
+             SELECT queen_push_batch('q', array_fill('1'::jsonb, ARRAY[2000]),
+                 partition => 'p' || i)
              FROM generate_series(1, 4) i"
         ))
         .await?;
-    // Each has been read, the one that is held last: locks are taken in this order.
+    // Every partition has been read, the held one last: locks are taken in this order.
     for partition in ["p1", "p2", "p3", "p4", "held"] {
         let pop =
             format!("SELECT queen_pop('q', 'g', partition => '{partition}', auto_ack => true)");
@@ -64,7 +65,7 @@ async fn prepared(ordering: &str) -> Result<TestDb> {
     Ok(db)
 }
 
-/// Begin a call that has to wait.
+/// Begin a call, and wait until it waits for a lock.
 async fn begin(db: &TestDb, call: &str) -> Result<(i32, JoinHandle<Result<(), Error>>)> {
     let session = db.session().await?;
     let (pid, call) = (session.pid(), call.to_owned());
@@ -80,7 +81,7 @@ async fn begin(db: &TestDb, call: &str) -> Result<(i32, JoinHandle<Result<(), Er
     Ok((pid, task))
 }
 
-/// How many messages come in so long, and the longest time in which none did.
+/// How many messages come within this time, and the longest time without one.
 async fn pops_within(session: &Session, window: Duration) -> Result<(i64, Duration)> {
     run_within(session, window, POP).await
 }
@@ -111,13 +112,15 @@ async fn others_pop_while_a_call_waits_for_an_open_pop() -> Result<()> {
             let [open, consumer] = db.sessions().await?;
             let (before, _) = pops_within(&consumer, WINDOW / 4).await?;
             open.run("BEGIN").await?;
-            ensure!(open.count(HOLD).await? == 1, "{ordering}: the pop to wait for");
+            ensure!(open.count(HOLD).await? == 1, "{ordering}: nothing was popped to wait for");
             let (_, task) = begin(&db, &call).await?;
             let (during, longest) = pops_within(&consumer, WINDOW).await?;
-            // Four times as long: as much as before at the least, in half of the time.
+            // The second measurement is four times as long. At least half as many messages come as
+            // in the first, and no gap is longer than half of the window.
             ensure!(
                 during * 2 >= before && longest < WINDOW / 2,
-                "{ordering}, {call}: {before} in a quarter of the time before, then {during}, none in {longest:?}"
+                "{ordering}, {call}: {before} in a quarter of the time before, then {during}, \
+                    none in {longest:?}"
             );
             ensure!(!task.is_finished(), "{ordering}, {call}: it did not wait");
             open.run("COMMIT").await?;
@@ -150,11 +153,11 @@ async fn a_seek_has_nothing_to_do_with_other_groups() -> Result<()> {
         let db = prepared(ordering).await?;
         let [open, seeking, consumer] = db.sessions().await?;
         open.run("BEGIN").await?;
-        ensure!(open.count(HOLD).await? == 1, "{ordering}: the pop that is open");
+        ensure!(open.count(HOLD).await? == 1, "{ordering}: nothing was popped");
         seeking.run("SET statement_timeout = '5s'; BEGIN").await?;
         seeking.run("SELECT queen_seek('q', 'other', 'end')").await?;
         seeking.run("SELECT queen_seek('q', 'other', 'end', partition => 'held')").await?;
-        // A partition that no group has read.
+        // A partition that the group has not read.
         consumer.run("SELECT queen_push('q', '1', partition => 'new')").await?;
         let pop = "SELECT count(*) FROM queen_pop('q', 'g', partition => 'new', auto_ack => true)";
         assert_eq!(
@@ -185,7 +188,7 @@ async fn calls_get_through_many_short_transactions() -> Result<()> {
         }
         let session = db.session().await?;
         for call in calls(ordering, other) {
-            // The group may have been removed by the one before.
+            // The call before may have removed the group.
             session.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
             let began = Instant::now();
             session.run(&call).await?;
@@ -199,9 +202,10 @@ async fn calls_get_through_many_short_transactions() -> Result<()> {
     Ok(())
 }
 
-/// The locks with names that a session has or waits for.
+/// The object locks that a session has or waits for.
 async fn named(pid: i32, watcher: &Session) -> Result<i64> {
-    let sql = "SELECT count(*) FROM pg_locks WHERE pid = $1 AND (NOT granted OR locktype IN ('object', 'tuple'))";
+    let sql = "SELECT count(*) FROM pg_locks WHERE pid = $1 \
+        AND (NOT granted OR locktype IN ('object', 'tuple'))";
     Ok(watcher.row(sql, &[&pid]).await?.get(0))
 }
 
@@ -211,7 +215,7 @@ async fn a_wait_that_ends_early_leaves_nothing_behind() -> Result<()> {
         let db = prepared(ordering).await?;
         let [open, session, watcher, consumer] = db.sessions().await?;
         open.run("BEGIN").await?;
-        ensure!(open.count(HOLD).await? == 1, "{ordering}: the pop to wait for");
+        ensure!(open.count(HOLD).await? == 1, "{ordering}: nothing was popped to wait for");
         for call in calls(ordering, other) {
             for (limit, sqlstate) in [
                 ("SET LOCAL lock_timeout = '30ms'", "55P03"),
@@ -236,15 +240,15 @@ async fn a_wait_that_ends_early_leaves_nothing_behind() -> Result<()> {
     Ok(())
 }
 
-/// A statement's timeout that passes together with the patience of an attempt (100, 200, 400 ms) is not
-/// lost in it.
+/// A statement_timeout is not lost when it passes together with the time limit of one attempt (100,
+/// 200, 400 ms).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_statement_timeout_that_passes_with_an_attempt_ends_the_call() -> Result<()> {
     for (ordering, _) in ORDERINGS {
         let db = prepared(ordering).await?;
         let open = db.session().await?;
         open.run("BEGIN").await?;
-        ensure!(open.count(HOLD).await? == 1, "{ordering}: the pop to wait for");
+        ensure!(open.count(HOLD).await? == 1, "{ordering}: nothing was popped to wait for");
         let crowd = db.crowd(12).await?;
         for ended in at_once(crowd, |at, session| async move {
             for timeout in [99, 100, 101, 299, 300, 301] {
@@ -270,7 +274,7 @@ async fn a_wait_can_be_cancelled() -> Result<()> {
         let db = prepared(ordering).await?;
         let [open, watcher] = db.sessions().await?;
         open.run("BEGIN").await?;
-        ensure!(open.count(HOLD).await? == 1, "{ordering}: the pop to wait for");
+        ensure!(open.count(HOLD).await? == 1, "{ordering}: nothing was popped to wait for");
         for pause in [0, 300] {
             let (pid, task) = begin(&db, "BEGIN; SELECT queen_purge('q')").await?;
             tokio::time::sleep(Duration::from_millis(pause)).await;
@@ -288,7 +292,7 @@ async fn a_handler_goes_on_after_a_wait_that_ended_early() -> Result<()> {
         let db = prepared(ordering).await?;
         let [open, session] = db.sessions().await?;
         open.run("BEGIN").await?;
-        ensure!(open.count(HOLD).await? == 1, "{ordering}: the pop to wait for");
+        ensure!(open.count(HOLD).await? == 1, "{ordering}: nothing was popped to wait for");
         session
             .run(
                 "CREATE TABLE t (a int);
@@ -318,7 +322,7 @@ async fn a_deadlock_is_detected() -> Result<()> {
             session.run("CREATE TABLE t (a int); INSERT INTO t VALUES (1)").await?;
             session.run("BEGIN; UPDATE t SET a = 2").await?;
             open.run("BEGIN").await?;
-            ensure!(open.count(HOLD).await? == 1, "{ordering}: the pop to wait for");
+            ensure!(open.count(HOLD).await? == 1, "{ordering}: nothing was popped to wait for");
             let waiting = tokio::spawn(async move { open.run("UPDATE t SET a = 3; COMMIT").await });
             let began = Instant::now();
             let outcome = session.run(&format!("{call}; COMMIT")).await;
@@ -343,7 +347,7 @@ async fn a_prepared_transaction_is_waited_for_like_any_other() -> Result<()> {
         let [open, consumer] = db.sessions().await?;
         let name = db.name();
         open.run("BEGIN").await?;
-        ensure!(open.count(HOLD).await? == 1, "{ordering}: the pop to wait for");
+        ensure!(open.count(HOLD).await? == 1, "{ordering}: nothing was popped to wait for");
         open.run(&format!("PREPARE TRANSACTION '{name}'")).await?;
         let (_, task) = begin(&db, "SELECT queen_purge('q')").await?;
         let (during, longest) = pops_within(&consumer, WINDOW).await?;

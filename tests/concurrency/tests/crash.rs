@@ -1,5 +1,5 @@
-//! A server that crashes while everybody is at work: what was acknowledged stays, what was
-//! completed does not come again.
+//! A server crashes while all sessions work: what was acknowledged stays, and what was completed
+//! does not come again.
 
 use std::time::Duration;
 

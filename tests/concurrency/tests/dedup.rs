@@ -28,7 +28,8 @@ async fn twins(sessions: Vec<Session>, id: &'static str) -> Result<Vec<Pushed>> 
     Ok(rows.into_iter().collect::<Result<_, _>>()?)
 }
 
-/// One is queued, the others are its duplicates.
+/// Check that one row is queued and the others are its duplicates. Returns the place of the queued
+/// one.
 fn one_queued(rows: &[Pushed]) -> Result<usize> {
     let queued: Vec<usize> = (0..rows.len()).filter(|n| rows[*n].status == "queued").collect();
     let [first] = queued[..] else { anyhow::bail!("{queued:?} of {rows:?} were queued") };
@@ -54,7 +55,7 @@ async fn of_eight_that_push_one_id_one_is_queued() -> Result<()> {
     Ok(())
 }
 
-/// Twins of an open push wait for its outcome.
+/// Other pushes of the id wait for the outcome of an open push.
 #[tokio::test(flavor = "multi_thread")]
 async fn twins_wait_for_an_open_push() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -66,7 +67,7 @@ async fn twins_wait_for_an_open_push() -> Result<()> {
         let crowd = db.crowd(CROWD - 1).await?;
         let racing = tokio::spawn(twins(crowd, id));
         waiting(session, CROWD - 1).await?;
-        // Whoever pushes something else does not wait.
+        // A push of another id does not wait.
         session.be_prompt().await?;
         Push::new("q", n(102)).id(format!("not {id}")).run(session).await?;
         open.run(how).await?;
@@ -81,7 +82,7 @@ async fn twins_wait_for_an_open_push() -> Result<()> {
     Ok(())
 }
 
-/// So many sessions have been waiting in a push for a while.
+/// Wait until so many sessions have been waiting in a push for a while.
 async fn waiting(session: &Session, crowd: usize) -> Result<()> {
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
                AND state = 'active' AND query LIKE '%queen_push%' AND pid <> pg_backend_pid() \
@@ -196,8 +197,8 @@ async fn equal_ids_in_one_call_leave_the_first() -> Result<()> {
     Ok(())
 }
 
-/// Batches that overlap in any order admit each id once. Two of them may lock each other out:
-/// then one is to be run again.
+/// Batches that overlap in any order admit each id once. Two of them may deadlock: then one has to
+/// be run again.
 #[tokio::test(flavor = "multi_thread")]
 async fn overlapping_batches_admit_each_id_once() -> Result<()> {
     const IDS: i64 = 40;

@@ -1,4 +1,5 @@
-//! A dump restored into another cluster, whose transaction ids are lower, goes on where it was.
+//! A dump is restored into a cluster whose transaction ids are lower, and its consumers go on where
+//! they were.
 
 use std::time::Duration;
 
@@ -16,9 +17,9 @@ fn pop(partition: &str) -> Pop {
     Pop::new("q").group("g").mode("all").batch(100).partition(partition)
 }
 
-/// What the restored database is held against.
+/// What the restored database is compared with.
 struct Dumped {
-    /// Messages 3 (completed) and 4 (not) of partition a, under a lease that was alive.
+    /// Messages 3 (completed) and 4 (not) of partition a, in a lease that was live.
     held: Vec<Message>,
     /// The message with the transaction_id `once`.
     once: i64,
@@ -38,7 +39,7 @@ async fn xid(session: &Session) -> Result<i64> {
     Ok(session.count("SELECT pg_current_xact_id()::text::bigint").await?)
 }
 
-/// Everything a dump can catch in the middle.
+/// Make every state that a dump may contain.
 async fn live(session: &Session, open: &Session) -> Result<Dumped> {
     session.run("SELECT queen_configure('q', retry_limit => 1, lease_time => '1 hour')").await?;
     session.run("SELECT queen_subscribe('q', 'all along', mode => 'all')").await?;
@@ -67,14 +68,14 @@ async fn live(session: &Session, open: &Session) -> Result<Dumped> {
     Push::new("q", n(31)).partition("d").run(session).await?;
     let dead = pop("d").one(session).await?;
     Ack::all(dead.lease()?).status("dead_letter").run(session).await?;
-    // Groups that have seen nothing yet, one of them of a queue that is not there yet.
+    // Groups that have seen nothing yet. The queue of one of them does not exist yet.
     session.run("SELECT queen_subscribe('q', 'from now on', mode => 'new')").await?;
     Pop::new("later").group("g").run(session).await?;
     let kept = put_if_absent(session, "dump", "kept", &json!({ "a": [1] }), "1 day").await?;
     session
         .run("SELECT queen_kv_put_if_absent('dump', 'forever', 'null', forever => true)")
         .await?;
-    // What has arrived is counted and written down.
+    // The sweep counts what has arrived and stores the count.
     session.run("SELECT queen_sweep()").await?;
     Ok(Dumped {
         held,
@@ -85,7 +86,7 @@ async fn live(session: &Session, open: &Session) -> Result<Dumped> {
     })
 }
 
-/// Markers and duplicates are known, dead letters are there.
+/// Check that markers, ids and dead letters are there.
 async fn keeps_its_records(session: &Session, dumped: &Dumped) -> Result<()> {
     assert_eq!(marker(session, "dump", "kept").await?, Some(json!({ "a": [1] })));
     assert_eq!(marker(session, "dump", "forever").await?, Some(json!(null)));
@@ -98,7 +99,7 @@ async fn keeps_its_records(session: &Session, dumped: &Dumped) -> Result<()> {
     Ok(())
 }
 
-/// Late commits are found here, too.
+/// Check that late commits are found in the restored database.
 async fn late_commits_arrive(db: &TestDb, session: &Session, from: i64) -> Result<()> {
     let open = db.session().await?;
     open.run("BEGIN").await?;
@@ -139,7 +140,7 @@ async fn a_dump_is_consumed_on_in_another_cluster() -> Result<()> {
     // The lease counts as expired; what it completed stays completed.
     let lease = dumped.held[0].lease()?;
     Ack::messages(lease, [dumped.held[1].message_id]).run(session).await.fails_with("QN001")?;
-    // What is pushed now comes after what was restored.
+    // New messages come after the restored ones.
     for (partition, number) in [("a", 7), ("b", 13), ("c", 24)] {
         let pushed = Push::new("q", n(number)).partition(partition).run(session).await?;
         ensure!(pushed.message_id > dumped.largest_id, "{pushed:?} <= {}", dumped.largest_id);
@@ -151,7 +152,7 @@ async fn a_dump_is_consumed_on_in_another_cluster() -> Result<()> {
     Ack::messages(lease, [dumped.held[1].message_id]).run(session).await.fails_with("QN002")?;
     complete(session, &came).await?;
 
-    // Its second failure exhausts the message that had failed before.
+    // Message 11 had failed before; its second failure exhausts it.
     let came = pop("b").run(session).await?;
     assert_eq!(numbers(&came), [11, 12, 13]);
     assert_eq!(came[0].delivery_attempt, 2);
@@ -161,7 +162,7 @@ async fn a_dump_is_consumed_on_in_another_cluster() -> Result<()> {
     let came = pop("b").run(session).await?;
     assert_eq!(numbers(&came), [12, 13]);
     complete(session, &came).await?;
-    // What was open during the dump is nowhere; what comes now is.
+    // What was open during the dump is missing; what is pushed now comes.
     let came = pop("c").run(session).await?;
     assert_eq!(numbers(&came), [24]);
     complete(session, &came).await?;
@@ -189,7 +190,8 @@ async fn a_dump_is_consumed_on_in_another_cluster() -> Result<()> {
     Ok(())
 }
 
-/// There and back again: the ids of the first cluster are higher, then lower, then higher.
+/// A dump goes to another cluster and back: the ids of the first cluster are higher, then lower,
+/// then higher.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dump_of_a_restored_database_can_be_restored() -> Result<()> {
     let (old, new) = (Cluster::start_new()?, Cluster::start_new()?);
@@ -208,7 +210,7 @@ async fn a_dump_of_a_restored_database_can_be_restored() -> Result<()> {
     assert_eq!(numbers(&came), [4, 5]);
     complete(session, &came).await?;
     late_commits_arrive(&middle, session, 41).await?;
-    // Again a transaction stays open over the dump, with the cursor beyond it.
+    // Again a transaction is open during the dump, and the cursor is beyond it.
     let open = middle.session().await?;
     open.run("BEGIN").await?;
     Push::new("q", n(43)).partition("e").run(&open).await?;

@@ -1,16 +1,16 @@
-//! A pop that finds nothing takes no transaction id and writes nothing.
+//! A pop that finds nothing gets no transaction id and writes nothing.
 
 use anyhow::{Result, ensure};
 use queen_tests::{Ack, Pop, Push, Session, TestDb, n};
 
-/// A worker may be tidying up at the same moment; an empty pop that writes does so every time.
+/// A worker may be sweeping at the same moment. An empty pop that writes does so in every try.
 const TRIES: usize = 5;
 
 fn pop() -> Pop {
     Pop::new("q").group("g").mode("all").batch(10).partitions(10)
 }
 
-/// Pops that find nothing, which leave no trace.
+/// Check that pops that find nothing leave no trace.
 async fn leaves_no_trace(session: &Session, pop: &Pop) -> Result<()> {
     session.run("BEGIN").await?;
     assert_eq!(pop.run(session).await?, []);
@@ -33,8 +33,8 @@ async fn leaves_no_trace(session: &Session, pop: &Pop) -> Result<()> {
     anyhow::bail!("{pop:?} wrote: {seen:?}")
 }
 
-/// Tables and sequences of the extension: of each row where it is, who wrote it, and what it
-/// says.
+/// Of each row in the tables and sequences of the extension: where it is, which transaction wrote
+/// it, and its contents.
 async fn everything(session: &Session) -> Result<Vec<(String, i64, i64)>> {
     let relations = session
         .query(
@@ -81,7 +81,7 @@ async fn of_a_queue_that_is_consumed() -> Result<()> {
     let came = pop().run(&session).await?;
     assert_eq!(came.len(), 3);
     Ack::all(came[0].lease()?).run(&session).await?;
-    // What it learns by looking for the first time it may write down.
+    // The first look may write down what it has found.
     pop().run(&session).await?;
     leaves_no_trace(&session, &pop()).await?;
     leaves_no_trace(&session, &pop().partition("a")).await?;
@@ -125,7 +125,7 @@ async fn of_partitions_that_an_open_transaction_has_popped() -> Result<()> {
     open.run("BEGIN").await?;
     pop().one(open).await?;
     for _ in 0..10 {
-        // A lock that was tried and not had is no reason to write.
+        // A lock that was busy is no reason to write.
         assert_eq!(pop().run(session).await?, []);
     }
     open.run("ROLLBACK").await?;

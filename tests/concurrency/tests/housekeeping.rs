@@ -1,5 +1,5 @@
-//! Sweeps beside the hot path: what is deleted by its age was settled or old, what is counted stays
-//! right, timers are moved once, and nobody waits for a sweep that is left open.
+//! Sweeps while other sessions push and pop: only what is settled or old is deleted, the counts
+//! stay right, timers are moved once, and no call waits for an open sweep.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,19 +8,102 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use queen_tests::{
-    Ack, Fails, Pop, Push, PushBatch, TestDb, at_once, complete, drain, eventually, figures_of, n,
-    numbers,
+    Ack, Fails, Pop, Push, PushBatch, Session, TestDb, at_once, complete, drain, eventually,
+    figures_of, n, numbers,
 };
 use tokio::task::JoinSet;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Producers in transactions that overlap, roll back and come late; consumers that ack, fail and
-/// roll back; and, all the while, sweeps that delete at once what is settled.
+const PRODUCERS: i64 = 4;
+const PER_PRODUCER: i64 = 300;
+
+/// Push in transactions that overlap, come late and roll back; the numbers that were committed.
+async fn produce(session: Session, producer: i64, pushed: Arc<AtomicI64>) -> Result<Vec<i64>> {
+    let mut own = Vec::new();
+    for round in 0..PER_PRODUCER {
+        let number = producer * PER_PRODUCER + round;
+        session.run("BEGIN").await?;
+        let partition = format!("p{}", number % 7);
+        Push::new("q", n(number)).partition(partition).run(&session).await?;
+        if number % 10 == 3 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        if number % 5 == 4 {
+            session.run("ROLLBACK").await?;
+        } else {
+            session.run("COMMIT").await?;
+            pushed.fetch_add(1, Ordering::SeqCst);
+            own.push(number);
+        }
+    }
+    Ok(own)
+}
+
+/// Pop, and ack, fail or roll back; the numbers whose completion was committed.
+async fn consume(
+    session: Session,
+    group: &str,
+    consumer: i32,
+    is_over: Arc<AtomicBool>,
+) -> Result<Vec<i64>> {
+    let mut completed = Vec::new();
+    let pop = Pop::new("q").group(group).batch(3).partitions(2);
+    for round in consumer.. {
+        if is_over.load(Ordering::SeqCst) {
+            break;
+        }
+        session.run("BEGIN").await?;
+        let came = pop.run(&session).await?;
+        let Some(first) = came.first() else {
+            session.run("COMMIT").await?;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            continue;
+        };
+        let lease = first.lease()?;
+        match round % 6 {
+            0 => session.run("ROLLBACK").await?,
+            1 => {
+                Ack::all(lease).failed("no").run(&session).await?;
+                session.run("COMMIT").await?;
+            }
+            _ => {
+                complete(&session, &came).await?;
+                session.run("COMMIT").await?;
+                completed.extend(numbers(&came));
+            }
+        }
+    }
+    Ok(completed)
+}
+
+/// How many messages the sweeps of this session deleted.
+async fn sweep(session: Session, is_over: Arc<AtomicBool>) -> Result<i64> {
+    let mut removed = 0;
+    while !is_over.load(Ordering::SeqCst) {
+        let sql = "SELECT removed FROM queen_sweep() WHERE task = 'messages'";
+        removed += session.row(sql, &[]).await?.get::<_, i64>(0);
+    }
+    Ok(removed)
+}
+
+/// Wait until both groups have completed everything, and the log is empty.
+async fn settled_and_deleted(watcher: &Session) -> Result<()> {
+    eventually("end of the work", DEADLINE, async || {
+        let left = (figures_of(watcher, "q", "g").await?, figures_of(watcher, "q", "h").await?);
+        Ok((left == ((0, 0, 0), (0, 0, 0))).then_some(()))
+    })
+    .await?;
+    eventually("empty log", DEADLINE, async || {
+        let left = watcher.count("SELECT count(*) FROM queen_messages").await?;
+        Ok((left == 0).then_some(()))
+    })
+    .await
+}
+
+/// While producers and consumers work, sweeps delete at once what is settled.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_settled_is_deleted_while_everybody_works_and_nothing_else() -> Result<()> {
-    const PRODUCERS: i64 = 4;
-    const PER_PRODUCER: i64 = 300;
+async fn what_is_settled_is_deleted_while_all_work_and_nothing_else() -> Result<()> {
     let db = TestDb::fresh().await?;
     let watcher = db.session().await?;
     watcher
@@ -33,73 +116,18 @@ async fn what_is_settled_is_deleted_while_everybody_works_and_nothing_else() -> 
     let pushed = Arc::new(AtomicI64::new(0));
     let mut workers: JoinSet<Result<Vec<i64>>> = JoinSet::new();
     for producer in 0..PRODUCERS {
-        let (session, pushed) = (db.session().await?, pushed.clone());
-        workers.spawn(async move {
-            let mut own = Vec::new();
-            for round in 0..PER_PRODUCER {
-                let number = producer * PER_PRODUCER + round;
-                session.run("BEGIN").await?;
-                let partition = format!("p{}", number % 7);
-                Push::new("q", n(number)).partition(partition).run(&session).await?;
-                if number % 10 == 3 {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-                if number % 5 == 4 {
-                    session.run("ROLLBACK").await?;
-                } else {
-                    session.run("COMMIT").await?;
-                    pushed.fetch_add(1, Ordering::SeqCst);
-                    own.push(number);
-                }
-            }
-            Ok(own)
-        });
+        workers.spawn(produce(db.session().await?, producer, pushed.clone()));
     }
     let mut consumers: JoinSet<Result<(String, Vec<i64>)>> = JoinSet::new();
     for (group, consumer) in [("g", 0), ("g", 1), ("h", 2), ("h", 3)] {
         let (session, is_over) = (db.session().await?, is_over.clone());
         consumers.spawn(async move {
-            let mut completed = Vec::new();
-            let pop = Pop::new("q").group(group).batch(3).partitions(2);
-            for round in consumer.. {
-                if is_over.load(Ordering::SeqCst) {
-                    break;
-                }
-                session.run("BEGIN").await?;
-                let came = pop.run(&session).await?;
-                let Some(first) = came.first() else {
-                    session.run("COMMIT").await?;
-                    tokio::time::sleep(Duration::from_millis(2)).await;
-                    continue;
-                };
-                let lease = first.lease()?;
-                match round % 6 {
-                    0 => session.run("ROLLBACK").await?,
-                    1 => {
-                        Ack::all(lease).failed("no").run(&session).await?;
-                        session.run("COMMIT").await?;
-                    }
-                    _ => {
-                        complete(&session, &came).await?;
-                        session.run("COMMIT").await?;
-                        completed.extend(numbers(&came));
-                    }
-                }
-            }
-            Ok((group.to_owned(), completed))
+            Ok((group.to_owned(), consume(session, group, consumer, is_over).await?))
         });
     }
     let mut sweepers: JoinSet<Result<i64>> = JoinSet::new();
     for _ in 0..2 {
-        let (session, is_over) = (db.session().await?, is_over.clone());
-        sweepers.spawn(async move {
-            let mut removed = 0;
-            while !is_over.load(Ordering::SeqCst) {
-                let sql = "SELECT removed FROM queen_sweep() WHERE task = 'messages'";
-                removed += session.row(sql, &[]).await?.get::<_, i64>(0);
-            }
-            Ok(removed)
-        });
+        sweepers.spawn(sweep(db.session().await?, is_over.clone()));
     }
 
     let mut expected = Vec::new();
@@ -107,16 +135,7 @@ async fn what_is_settled_is_deleted_while_everybody_works_and_nothing_else() -> 
         expected.extend(own??);
     }
     expected.sort_unstable();
-    eventually("end of the work", DEADLINE, async || {
-        let left = (figures_of(&watcher, "q", "g").await?, figures_of(&watcher, "q", "h").await?);
-        Ok((left == ((0, 0, 0), (0, 0, 0))).then_some(()))
-    })
-    .await?;
-    eventually("empty log", DEADLINE, async || {
-        let left = watcher.count("SELECT count(*) FROM queen_messages").await?;
-        Ok((left == 0).then_some(()))
-    })
-    .await?;
+    settled_and_deleted(&watcher).await?;
     is_over.store(true, Ordering::SeqCst);
     let mut completed: HashMap<String, Vec<i64>> = HashMap::new();
     while let Some(one) = consumers.join_next().await {
@@ -137,7 +156,8 @@ async fn what_is_settled_is_deleted_while_everybody_works_and_nothing_else() -> 
     Ok(())
 }
 
-/// Messages that are too old go, read or not, and what is pending for each group goes with them.
+/// Messages that are too old are deleted, read or not, and the groups' pending counts fall with
+/// them.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_old_is_taken_off_what_is_pending() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -146,7 +166,7 @@ async fn what_is_old_is_taken_off_what_is_pending() -> Result<()> {
     for group in ["idle", "reader"] {
         session.run(&format!("SELECT queen_subscribe('q', '{group}', 'all')")).await?;
     }
-    // Committed after the others were counted and swept.
+    // The late push commits after the others were counted and swept.
     late.run("BEGIN").await?;
     PushBatch::new("q", vec![n(100), n(101)]).partition("a").run(late).await?;
     for partition in ["a", "b", "c"] {
@@ -158,7 +178,7 @@ async fn what_is_old_is_taken_off_what_is_pending() -> Result<()> {
     complete(session, &completed).await?;
     tokio::time::sleep(Duration::from_millis(300)).await;
     session.run("SELECT queen_sweep()").await?;
-    // The segment that is held stays, whole.
+    // The segment with the held message stays, whole.
     assert_eq!(figures_of(session, "q", "idle").await?, (3, 0, 0));
     assert_eq!(figures_of(session, "q", "reader").await?, (3, 1, 0));
     late.run("COMMIT").await?;
@@ -175,13 +195,14 @@ async fn what_is_old_is_taken_off_what_is_pending() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn due_timers_are_moved_once_whoever_comes_along() -> Result<()> {
+async fn due_timers_are_moved_once_by_pops_and_sweeps() -> Result<()> {
     const TIMERS: i64 = 400;
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
     session.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
     let sql = format!(
-        "SELECT queen_schedule('q', k::text, jsonb_build_object('n', k), delay => '0', partition => 'p' || k % 5)
+        "SELECT queen_schedule('q', k::text, jsonb_build_object('n', k), delay => '0',
+            partition => 'p' || k % 5)
          FROM generate_series(1, {TIMERS}) AS k"
     );
     session.run(&sql).await?;
@@ -193,7 +214,7 @@ async fn due_timers_are_moved_once_whoever_comes_along() -> Result<()> {
             if worker % 2 == 0 {
                 session.run("SELECT queen_sweep()").await?;
             }
-            // Some roll back what they have moved.
+            // Some transactions roll back what they have moved.
             session.run("BEGIN").await?;
             let messages = pop.run(&session).await?;
             if (came.len() + messages.len()) % 3 == 1 && started.elapsed() < Duration::from_secs(1)
@@ -218,8 +239,8 @@ async fn due_timers_are_moved_once_whoever_comes_along() -> Result<()> {
     Ok(())
 }
 
-/// Whoever comes first decides: a timer that is being moved can't be cancelled, one that is being
-/// cancelled is not moved.
+/// The first transaction decides: a timer that is being moved cannot be cancelled, and one that is
+/// being cancelled is not moved.
 #[tokio::test(flavor = "multi_thread")]
 async fn moving_and_cancelling_a_timer_exclude_each_other() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -246,7 +267,8 @@ async fn moving_and_cancelling_a_timer_exclude_each_other() -> Result<()> {
         assert_eq!(came, if commits { vec![round] } else { vec![] });
         mover.run("SELECT queen_seek('q', 'g', 'end')").await?;
     }
-    // The other way round: skipped while it is being cancelled, and there if that rolls back.
+    // In the other order, the timer is skipped while it is being cancelled, and is there when that
+    // rolls back.
     mover.run("SELECT queen_schedule('q', 'k', '{\"n\": 4}', delay => '0')").await?;
     canceller.run("BEGIN").await?;
     canceller.run("SELECT queen_cancel('q', 'k')").await?;
@@ -277,10 +299,10 @@ async fn of_two_that_replay_a_dead_letter_one_does() -> Result<()> {
     Ok(())
 }
 
-/// A sweep in a transaction that stays open: pushes and pops of others answer at once, with what
-/// the sweep has not got hold of.
+/// A sweep in a transaction that stays open: pushes and pops of other sessions answer at once, with
+/// everything that the sweep has not locked.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_sweep_holds_nobody_up() -> Result<()> {
+async fn an_open_sweep_keeps_no_call_waiting() -> Result<()> {
     let db = TestDb::fresh().await?;
     let [ref open, ref other] = db.sessions().await?;
     other
@@ -315,7 +337,7 @@ async fn an_open_sweep_holds_nobody_up() -> Result<()> {
     pop.run(other).await?;
     other.run("SELECT queen_sweep()").await?;
     open.run("COMMIT").await?;
-    // 20, 21, 23 and 24 come, whoever has which.
+    // Messages 20, 21, 23 and 24 are pending, whichever session has them.
     let sql = "SELECT pending FROM queen_groups WHERE consumer_group = 'g'";
     assert_eq!(other.count(sql).await?, 4);
     Ok(())
@@ -339,81 +361,5 @@ async fn a_publication_of_all_tables_forbids_no_deletion() -> Result<()> {
     assert_eq!(session.count("SELECT queen_purge('q')").await?, 1);
     session.run("SELECT queen_delete_queue('q')").await?;
     assert_eq!(session.count("SELECT count(*) FROM queen_mq.segment").await?, 0);
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_is_pushed_into_a_queue_that_goes_goes_too() -> Result<()> {
-    let db = TestDb::fresh().await?;
-    let [ref late, ref other] = db.sessions().await?;
-    let pop = Pop::new("q").group("g").mode("all").auto_ack();
-    Push::new("q", n(1)).run(other).await?;
-    assert_eq!(numbers(&pop.run(other).await?), [1]);
-    late.run("BEGIN").await?;
-    Push::new("q", n(2)).run(late).await?;
-    other.run("SELECT queen_delete_queue('q')").await?;
-    late.run("COMMIT").await?;
-    // The next one of this name does not have it.
-    Push::new("q", n(3)).run(other).await?;
-    assert_eq!(numbers(&pop.run(other).await?), [3]);
-    other.run("SELECT queen_sweep(1000)").await?;
-    assert_eq!(other.count("SELECT count(*) FROM queen_mq.segment").await?, 1);
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lease_over_several_partitions_is_forgotten_once_nothing_is_held() -> Result<()> {
-    let db = TestDb::fresh().await?;
-    let session = db.session().await?;
-    let sets = "SELECT count(*) FROM queen_mq.lease_set";
-    for number in [1, 2] {
-        Push::new("q", n(number)).partition(format!("p{number}")).run(&session).await?;
-    }
-    let pop = Pop::new("q").group("g").mode("all").batch(2).partitions(2);
-    let came = pop.run(&session).await?;
-    assert_eq!((came.len(), came[0].lease_id), (2, came[1].lease_id));
-    session
-        .run("UPDATE queen_mq.lease_set SET created_at = created_at - interval '2 hours'")
-        .await?;
-    session.run("SELECT queen_sweep(1000)").await?;
-    assert_eq!(session.count(sets).await?, 1);
-    complete(&session, &came).await?;
-    // The lease ended just now, long after it was given: a repeated ack is to be answered.
-    session.run("SELECT queen_sweep(1000)").await?;
-    assert_eq!(session.count(sets).await?, 1);
-    session.run("UPDATE queen_mq.receipt SET ended_at = ended_at - interval '2 hours'").await?;
-    session.run("SELECT queen_sweep(1000)").await?;
-    session.run("SELECT queen_sweep(1000)").await?;
-    assert_eq!(session.count(sets).await?, 0);
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_groups_and_queues_that_are_gone_have_left_goes_after_an_hour() -> Result<()> {
-    let db = TestDb::fresh().await?;
-    let session = db.session().await?;
-    let left =
-        "SELECT (SELECT count(*) FROM queen_mq.cursor) + (SELECT count(*) FROM queen_mq.progress)
-                       + (SELECT count(*) FROM queen_mq.receipt)";
-    for queue in ["kept", "removed", "left"] {
-        for partition in ["a", "b"] {
-            Push::new(queue, n(1)).partition(partition).run(&session).await?;
-            let came = Pop::new(queue).group("g").mode("all").run(&session).await?;
-            complete(&session, &came).await?;
-        }
-    }
-    session.run("SELECT queen_delete_queue('removed')").await?;
-    session.run("SELECT queen_unsubscribe('left', 'g')").await?;
-    // Of the group a repeated ack is still answered, of the queue nothing is.
-    session.run("SELECT queen_sweep(1000)").await?;
-    assert_eq!(session.count("SELECT count(*) FROM queen_mq.cursor").await?, 4);
-    session.run("UPDATE queen_mq.receipt SET ended_at = ended_at - interval '2 hours'").await?;
-    for _ in 0..2 {
-        session.run("SELECT queen_sweep(1000)").await?;
-    }
-    // Two cursors, each with its newest state.
-    assert_eq!(session.count(left).await?, 4);
-    assert!(Pop::new("kept").group("g").run(&session).await?.is_empty());
-    assert_eq!(session.count("SELECT sum(pending)::bigint FROM queen_groups").await?, 0);
     Ok(())
 }

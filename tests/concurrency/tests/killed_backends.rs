@@ -1,4 +1,4 @@
-//! Backends that are ended in the middle of anything lose nothing and complete nothing twice.
+//! Backends that are terminated at any moment lose nothing and complete nothing twice.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn pop() -> Pop {
     Pop::new("q").group("g").mode("all").batch(100).partitions(100)
 }
 
-/// End a backend, and wait until it is gone.
+/// Terminate a backend, and wait until it is gone.
 async fn end(session: &Session, victim: Session) -> Result<()> {
     let pid = victim.pid();
     session.query("SELECT pg_terminate_backend($1)", &[&pid]).await?;

@@ -1,5 +1,5 @@
-//! The fence: an ack under a lease that is gone raises, and takes the rest of its transaction
-//! with it. A repeated ack does not.
+//! The fence: an ack with a lease that is gone raises an error, which undoes the rest of its
+//! transaction. A repeated ack does not.
 
 use std::slice;
 use std::time::Duration;
@@ -26,7 +26,7 @@ async fn prepared(payloads: Vec<Value>) -> Result<(TestDb, Session)> {
     Ok((db, session))
 }
 
-/// The main job: the charge, its marker and the ack in one transaction.
+/// What an application does: the charge, its marker and the ack in one transaction.
 async fn charge(session: &Session, worker: &str, ack: &Ack) -> Result<Settled, Error> {
     session.run("BEGIN").await?;
     session.run(&format!("INSERT INTO charges VALUES ('{worker}')")).await?;
@@ -36,7 +36,7 @@ async fn charge(session: &Session, worker: &str, ack: &Ack) -> Result<Settled, E
     settled
 }
 
-/// The charge raises, and nothing of it is left.
+/// Check that the charge raises an error, and nothing of it is left.
 async fn refused(session: &Session, ack: &Ack, sqlstate: &str) -> Result<DbError> {
     let error = charge(session, "refused", ack).await.fails_with(sqlstate)?;
     assert_eq!(marker(session, "billing", "refused").await?, None, "after {sqlstate}");
@@ -63,7 +63,7 @@ async fn a_live_lease_charges_once() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expired_lease_is_refused_though_nobody_took_the_messages() -> Result<()> {
+async fn an_expired_lease_is_refused_though_no_consumer_popped_since() -> Result<()> {
     let (_db, session) = prepared(vec![n(1), n(2)]).await?;
     let held = popped_briefly(&session).await?;
     let lease = held[0].lease()?;
@@ -90,7 +90,7 @@ async fn a_superseded_lease_is_refused_before_and_after_the_other_completes() ->
     refused(&session, &Ack::all(lease), "QN002").await?;
     session.query("SELECT queen_extend($1)", &[&lease]).await.fails_with("QN002")?;
     charge(&session, "other", &Ack::all(other.lease()?)).await?;
-    // Completed by another lease: never a silent success.
+    // Another lease completed the message: the ack must not succeed silently.
     refused(&session, &Ack::all(lease), "QN002").await?;
     refused(&session, &Ack::messages(lease, [other.message_id]), "QN002").await?;
     assert_eq!(session.count("SELECT count(*) FROM charges").await?, 1);
@@ -120,10 +120,10 @@ async fn a_foreign_message_is_refused() -> Result<()> {
     refused(&session, &Ack::ids(lease, ["ten"]), "QN004").await?;
     refused(&session, &Ack::ids(lease, ["never pushed"]), "QN004").await?;
     refused(&session, &Ack::all(lease).partition("b"), "QN004").await?;
-    // One foreign message spoils the rest.
+    // One foreign message makes the whole ack fail.
     let both = [held[0].message_id, foreign.message_id];
     refused(&session, &Ack::messages(lease, both), "QN004").await?;
-    // So does one that the lease has given back.
+    // A message that the lease has given back does so, too.
     Ack::messages(lease, [held[0].message_id]).status("retry").run(&session).await?;
     refused(&session, &Ack::messages(lease, [held[1].message_id]), "QN004").await?;
     complete(&session, &[foreign]).await
@@ -152,7 +152,7 @@ async fn a_repeated_ack_counts_in_already() -> Result<()> {
     let id = |index: usize| held[index].message_id;
     let first_two = Ack::messages(lease, [id(0), id(1)]);
     assert_eq!(first_two.run(&session).await?, counts(2, 0, false));
-    // The reply was lost with the connection: another session asks again.
+    // The reply was lost with the connection: another session repeats the ack.
     let session = { db.session().await? };
     assert_eq!(first_two.run(&session).await?, counts(0, 2, false));
     let last_two = Ack::messages(lease, [id(1), id(2)]);
@@ -160,7 +160,7 @@ async fn a_repeated_ack_counts_in_already() -> Result<()> {
     assert_eq!(last_two.run(&session).await?, counts(0, 2, true));
     assert_eq!(Ack::all(lease).run(&session).await?, counts(0, 3, true));
 
-    // Long after, when others have gone on.
+    // Long after, when the group has gone on.
     expiry(&session, &held[0]).await?;
     Push::new("q", n(4)).run(&session).await?;
     let next = pop().run(&session).await?;
@@ -208,7 +208,8 @@ async fn an_extended_lease_lives_on() -> Result<()> {
     Ok(())
 }
 
-/// The bundle answers where the ack raises: nothing of it happens, and the transaction lives on.
+/// Where an ack raises an error, a bundle returns an answer: nothing of it happens, and the
+/// transaction goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_under_a_lost_lease_changes_nothing() -> Result<()> {
     let (_db, session) = prepared(vec![n(1)]).await?;
@@ -241,7 +242,7 @@ async fn a_bundle_under_a_lost_lease_changes_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Whoever holds the lease may be gone; whoever knows it may settle it.
+/// The session that popped may be gone: every session that knows the lease may settle it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_outlives_its_session() -> Result<()> {
     let (db, session) = prepared(vec![n(1)]).await?;
@@ -278,12 +279,12 @@ async fn a_queue_that_is_removed_beside_a_first_pop_is_gone_for_its_lease() -> R
     Ok(())
 }
 
-/// Whatever part of it that is, and in whichever call.
+/// The lease loses any of its partitions, and each kind of call is tried.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_lost_a_part_to_somebody_else_is_superseded() -> Result<()> {
+async fn a_lease_that_lost_a_part_to_another_consumer_is_superseded() -> Result<()> {
     let db = TestDb::fresh().await?;
     let [first, second] = db.sessions().await?;
-    for taken in ["p1", "p2", "p3"] {
+    for gone in ["p1", "p2", "p3"] {
         for partition in ["p1", "p2", "p3"] {
             Push::new("q", n(1)).partition(partition).run(&first).await?;
         }
@@ -291,7 +292,7 @@ async fn a_lease_that_lost_a_part_to_somebody_else_is_superseded() -> Result<()>
         assert_eq!(lost.len(), 3);
         let lease = lost[0].lease()?;
         first.query("SELECT queen_extend($1)", &[&lease]).await.fails_with("QN001")?;
-        let again = pop().partition(taken).wait("5 s").run(&second).await?;
+        let again = pop().partition(gone).wait("5 s").run(&second).await?;
         assert_eq!(again.len(), 1);
         first.query("SELECT queen_extend($1)", &[&lease]).await.fails_with("QN002")?;
         Ack::all(lease).run(&first).await.fails_with("QN002")?;

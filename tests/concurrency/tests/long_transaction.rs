@@ -1,4 +1,4 @@
-//! Transactions that stay open for long while thousands of others come and go.
+//! Transactions that stay open for a long time, while thousands of others begin and end.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ fn partition(number: i64) -> String {
     format!("p{}", number % PARTITIONS)
 }
 
-/// Push so many single messages, numbered from `from`, and consume all that comes until as many
-/// have been completed.
+/// Push so many single messages, numbered from `from`, and consume until as many have been
+/// completed.
 async fn traffic(db: &TestDb, from: i64, many: usize) -> Result<Vec<i64>> {
     let next = Arc::new(AtomicI64::new(from));
     let until = from + many as i64;
@@ -80,7 +80,7 @@ async fn a_transaction_held_open_through_thousands_of_others_loses_nothing() -> 
     const TRAFFIC: usize = 2000;
     let db = TestDb::alone().await?;
     let [ref long, ref session] = db.sessions().await?;
-    // What the long transaction consumes, in a partition of its own.
+    // The messages that the long transaction consumes, in a partition of their own.
     PushBatch::new("q", vec![n(-1), n(-2), n(-3)]).partition("own").run(session).await?;
     let earlier = pop().partition("own").one(session).await?;
 
@@ -96,7 +96,8 @@ async fn a_transaction_held_open_through_thousands_of_others_loses_nothing() -> 
 
     let came = traffic(&db, 0, TRAFFIC).await?;
     assert!(came.into_iter().eq(0..TRAFFIC as i64), "each once, and none of the open transaction");
-    // Registered while it is open: what it commits comes after that.
+    // The group is registered while the transaction is open, so the messages of that transaction
+    // come later.
     session.run("SELECT queen_subscribe('q', 'late', mode => 'new')").await?;
     long.run("COMMIT").await?;
 
@@ -119,8 +120,8 @@ async fn a_transaction_held_open_through_thousands_of_others_loses_nothing() -> 
     Ok(())
 }
 
-/// Two transactions bring more at once than a pop takes, and the second commits while the first
-/// is being caught up with.
+/// Two transactions push more than a pop returns, and the second commits while messages of the
+/// first are still being delivered.
 #[tokio::test(flavor = "multi_thread")]
 async fn late_commits_of_many_messages_are_caught_up_with_in_pieces() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -154,7 +155,7 @@ async fn late_commits_of_many_messages_are_caught_up_with_in_pieces() -> Result<
         session.run("BEGIN").await?;
         let batch = pop().batch(7).run(session).await?;
         complete(session, &batch).await?;
-        // Every third time it was for nothing.
+        // Every third pop is rolled back.
         if round % 3 == 2 {
             session.run("ROLLBACK").await?;
         } else {
@@ -173,7 +174,7 @@ async fn late_commits_of_many_messages_are_caught_up_with_in_pieces() -> Result<
     Ok(())
 }
 
-/// More subtransactions than a snapshot lists.
+/// There are more subtransactions than a snapshot lists.
 #[tokio::test(flavor = "multi_thread")]
 async fn pushes_in_many_savepoints_come_with_the_commit() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -205,19 +206,19 @@ async fn pushes_in_many_savepoints_come_with_the_commit() -> Result<()> {
     Ok(())
 }
 
-/// Transactions that end in every order, each seen past by the others' consumers.
+/// Transactions end in every order, and the others' consumers have read past each of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn transactions_that_end_in_any_order_lose_nothing() -> Result<()> {
     const OPEN: usize = 12;
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
-    // Only the first push of all, which creates the queue, would be waited for.
+    // The first push of all creates the queue, and others would wait for it.
     session.run("SELECT queen_configure('q')").await?;
     let sessions = db.crowd(OPEN).await?;
     let mut wanted = HashSet::new();
     for (number, open) in sessions.iter().enumerate() {
         open.run("BEGIN").await?;
-        // Some have their transaction id long before they push.
+        // Some transactions get their transaction id long before they push.
         if number % 2 == 0 {
             open.run("SELECT pg_current_xact_id()").await?;
         } else {
@@ -266,7 +267,8 @@ async fn a_lease_taken_and_run_out_behind_an_own_ack_is_found_again() -> Result<
         Push::new("q", n(number)).run(long).await?;
     }
     let first = pop().lease("1 h").run(long).await?;
-    // Its deadline has passed before anybody can see it, and others have looked meanwhile.
+    // The deadline passes before any other transaction can see the lease, and other sessions have
+    // popped meanwhile.
     long.run("BEGIN").await?;
     complete(long, &first).await?;
     let second = pop().lease("300 ms").run(long).await?;
@@ -275,7 +277,7 @@ async fn a_lease_taken_and_run_out_behind_an_own_ack_is_found_again() -> Result<
     for number in 100..160 {
         Push::new("q", n(number)).partition(format!("p{number}")).run(other).await?;
     }
-    // The first group writes how far it has looked, the second session keeps it in mind.
+    // The first group stores how far it has looked, and the second session remembers it.
     let came = pop().batch(60).partitions(60).lease("1 h").run(other).await?;
     assert_eq!(came.len(), 60);
     assert!(pop().run(other).await?.is_empty());
@@ -286,7 +288,8 @@ async fn a_lease_taken_and_run_out_behind_an_own_ack_is_found_again() -> Result<
     Ok(())
 }
 
-/// With a delay, what a long transaction pushed last is younger than what came after its beginning.
+/// With a delay, what a long transaction pushed last is younger than what was pushed after it
+/// began.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_it_pushed_late_holds_back_nothing_older() -> Result<()> {
     let db = TestDb::fresh().await?;

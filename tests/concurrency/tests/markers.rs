@@ -1,4 +1,4 @@
-//! Markers under concurrency: one writer wins, all others are told who.
+//! Markers under concurrency: one writer wins, and all others learn which one.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const CROWD: usize = 16;
 
-/// One of these won, and the others report its value and version.
+/// Check that one answer won and the others report its value and version. Returns its place.
 fn winner(answers: &[Applied]) -> Result<usize> {
     let winners: Vec<usize> = (0..answers.len()).filter(|n| answers[*n].applied).collect();
     let [winner] = winners[..] else { anyhow::bail!("{winners:?} of {answers:?} won") };
@@ -17,7 +17,7 @@ fn winner(answers: &[Applied]) -> Result<usize> {
     Ok(winner)
 }
 
-/// Everybody reports this value, under one version; the losers say why they lost.
+/// Check that all answers report this value and one version, and that the losers say why they lost.
 fn told(answers: &[Applied], value: &Value) -> Result<()> {
     let version = answers[0].version;
     ensure!(version.is_some(), "no version in {answers:?}");
@@ -41,7 +41,7 @@ async fn race(
     Ok(answers.into_iter().collect::<Result<_, _>>()?)
 }
 
-/// So many sessions have been waiting in a put for a while.
+/// Wait until so many sessions have been waiting in a put for a while.
 async fn waiting(session: &Session, crowd: usize) -> Result<()> {
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
                AND state = 'active' AND query LIKE '%queen_kv_put_if_absent%' \
@@ -61,7 +61,7 @@ async fn of_sixteen_that_put_one_key_one_wins() -> Result<()> {
         let answers = race(db.crowd(CROWD).await?, key, "1 hour").await?;
         let winner = winner(&answers)?;
         assert_eq!(marker(&session, "race", key).await?, Some(json!({ "worker": winner })));
-        // Whoever comes later is told the same.
+        // A later writer gets the winner's value, too.
         let late = put_if_absent(&session, "race", key, &json!("late"), "1 hour").await?;
         assert!(!late.applied);
         assert_eq!((&late.value, late.version), (&answers[0].value, answers[0].version));
@@ -119,7 +119,7 @@ async fn when_an_open_put_rolls_back_the_next_wins() -> Result<()> {
     Ok(())
 }
 
-/// Whether a put waits for an open delete is its own affair: what it answers has to fit.
+/// A put may wait for an open delete or not; in both cases its answer must be consistent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_put_beside_an_open_delete_answers_as_if_before_or_after_it() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -154,7 +154,8 @@ async fn a_required_put_that_loses_raises_with_the_winner_in_its_detail() -> Res
     let first = put_if_absent(&session, "race", "key", &json!({ "a": 1 }), "1 hour").await?;
     session.run("CREATE TABLE charges (n int)").await?;
     let sql = "BEGIN; INSERT INTO charges VALUES (1); \
-               SELECT queen_kv_put_if_absent('race', 'key', '2', forever => true, required => true)";
+               SELECT queen_kv_put_if_absent('race', 'key', '2', forever => true, \
+                   required => true)";
     let error = session.run(sql).await.fails_with("QN010")?;
     session.run("ROLLBACK").await?;
     let detail: Value = serde_json::from_str(error.detail().unwrap_or_default())?;
@@ -167,7 +168,7 @@ async fn a_required_put_that_loses_raises_with_the_winner_in_its_detail() -> Res
     Ok(())
 }
 
-/// Markers of a bundle are written in the order of their keys, whatever order they are given in.
+/// A bundle writes its markers in the order of their keys, whatever their order in the call.
 #[tokio::test(flavor = "multi_thread")]
 async fn bundles_over_the_same_keys_do_not_deadlock() -> Result<()> {
     let db = TestDb::fresh().await?;

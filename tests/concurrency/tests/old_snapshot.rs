@@ -1,4 +1,4 @@
-//! An old snapshot that stays open does not make consuming slower.
+//! An old snapshot that stays open does not slow consumers down.
 
 use std::env;
 use std::time::{Duration, Instant};
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use queen_tests::{Ack, Pop, PushBatch, Session, TestDb, n};
 
-/// A loaded machine may miss the mark by accident, an engine that slows down misses it each time.
+/// A loaded machine may miss the limit by accident; an engine that slows down misses it every time.
 const TRIES: usize = 2;
 
-/// The last third against the first.
+/// The smallest ratio of the last third's rate to the first third's.
 const AT_LEAST: f64 = 0.9;
 
-/// Messages waiting at all times.
+/// Messages that are pending at all times.
 const BACKLOG: i64 = 20_000;
 
 /// Messages per push.
@@ -28,7 +28,7 @@ async fn consuming_keeps_its_pace_beside_a_repeatable_read_snapshot() -> Result<
         let [first, _, last] = thirds(Duration::from_secs(seconds)).await?;
         println!("in the first third {first:.0?}, in the last {last:.0?}");
         let kept = last.messages / first.messages;
-        // Where the machine itself has become slower, that is not the engine's.
+        // A machine that has become slower is no fault of the engine.
         let machine = (last.trifles / first.trifles).min(1.0);
         if kept >= AT_LEAST * machine {
             return Ok(());
@@ -38,19 +38,19 @@ async fn consuming_keeps_its_pace_beside_a_repeatable_read_snapshot() -> Result<
     anyhow::bail!("in the first and in the last third: {seen:.0?}")
 }
 
-/// What was done per second.
+/// The rates per second.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     messages: f64,
-    /// Statements that have nothing to do with the extension: the pace of the machine.
+    /// Statements that do not use the extension: the rate of the machine.
     trifles: f64,
 }
 
-/// The pace in each third of this time, beside a snapshot that is as old as it.
+/// The rates in each third of this time, beside a snapshot that is taken at its start.
 async fn thirds(time: Duration) -> Result<[Pace; 3]> {
     let db = TestDb::alone().await?;
     let [ref consumer, ref producer, ref old] = db.sessions().await?;
-    // Not the disk is to be measured.
+    // The disk is not to be measured.
     consumer.run("SET synchronous_commit = off").await?;
     producer.run("SET synchronous_commit = off").await?;
     let mut lane = Lane { consumer, producer, pushed: 0, next: 0 };
@@ -67,7 +67,7 @@ async fn thirds(time: Duration) -> Result<[Pace; 3]> {
     Ok(paces)
 }
 
-/// One partition, its producer and its consumer.
+/// A partition with its producer and its consumer.
 struct Lane<'a> {
     consumer: &'a Session,
     producer: &'a Session,
@@ -76,7 +76,8 @@ struct Lane<'a> {
 }
 
 impl Lane<'_> {
-    /// In small slices: push what keeps the backlog as it was, consume, and do trifles.
+    /// Measure in small slices: push what keeps the backlog at its size, consume, and run trivial
+    /// statements.
     async fn third(&mut self, time: Duration) -> Result<Pace> {
         let (from, begun) = (self.next, Instant::now());
         let (mut trifles, mut spent) = (0, Duration::ZERO);
@@ -106,7 +107,7 @@ impl Lane<'_> {
         Ok(())
     }
 
-    /// Pop one message and complete it, again and again; they come in order.
+    /// Pop and complete one message after the other, and check that they come in order.
     async fn consume(&mut self, time: Duration) -> Result<()> {
         let pop = Pop::new(QUEUE).group("g").mode("all");
         let started = Instant::now();

@@ -1,4 +1,5 @@
-//! `pending` stays exact where a transaction does several things, or two do at once.
+//! `pending` stays exact when a transaction does several things, or two transactions do something
+//! at once.
 
 use std::time::{Duration, Instant};
 
@@ -108,7 +109,8 @@ async fn a_purge_waits_for_the_first_pop_of_a_partition_and_takes_its_lease() ->
     Ok(())
 }
 
-/// Also where the messages go before the registration is seen, and its snapshot is older than that.
+/// Also when the messages are removed before the registration is visible, and its snapshot is older
+/// than the removal.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_that_is_registered_while_messages_are_removed() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -121,7 +123,7 @@ async fn a_group_that_is_registered_while_messages_are_removed() -> Result<()> {
     push(other, 2).await?;
     assert_eq!(pending(session, "g").await?, 2);
 
-    // By age, while the registration is open.
+    // Removed by age, while the registration is open.
     session.run("SELECT queen_configure('q', retention => '1 us')").await?;
     session.run("BEGIN; SELECT queen_subscribe('q', 'h', 'all')").await?;
     other.run("SELECT queen_sweep(1000)").await?;
@@ -139,7 +141,7 @@ async fn a_group_that_is_registered_while_messages_are_removed() -> Result<()> {
     Ok(())
 }
 
-/// A pop whose snapshot is older than the removal of what it sees.
+/// The pop's snapshot is older than the removal of the messages it sees.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_been_removed_is_not_delivered_to_an_older_snapshot() -> Result<()> {
     let db = TestDb::fresh().await?;

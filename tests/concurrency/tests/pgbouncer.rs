@@ -1,5 +1,5 @@
-//! Through PgBouncer in transaction mode: whichever connection a transaction gets, nothing of a call
-//! depends on what the session did before.
+//! PgBouncer in transaction mode: whichever connection a transaction gets, no call depends on what
+//! its session did before.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const CLIENTS: usize = 12;
 const PER_CLIENT: usize = 25;
 const SOON: Duration = Duration::from_secs(20);
 
-/// The first column of each row. Simple queries: older versions of PgBouncer have no prepared
+/// The first column of each row, by a simple query: older versions of PgBouncer have no prepared
 /// statements in this mode.
 async fn column(session: &Session, sql: &str) -> Result<Vec<String>> {
     let rows = session.simple_query(sql).await.with_context(|| sql.to_owned())?;
@@ -24,8 +24,8 @@ async fn column(session: &Session, sql: &str) -> Result<Vec<String>> {
     Ok(rows.into_iter().filter_map(value).collect())
 }
 
-/// Pop, charge, mark and ack, each charge in one transaction; every other one in two: the lease goes
-/// from one connection to another.
+/// Pop, charge, mark and ack. Every other order is handled in one transaction, the rest in two, so
+/// that the lease goes from one connection to another.
 async fn consume(session: &Session, client: usize) -> Result<usize> {
     let mut idle = 0;
     let mut charged = 0;
@@ -51,7 +51,8 @@ async fn consume(session: &Session, client: usize) -> Result<usize> {
         }
         let sql = format!(
             "INSERT INTO charges VALUES ({order}, {client});
-             SELECT queen_kv_put_if_absent('billing', 'charge:{order}', '1', ttl => '1 h', required => true);
+             SELECT queen_kv_put_if_absent('billing', 'charge:{order}', '1', ttl => '1 h',
+                 required => true);
              SELECT queen_ack('{lease}')"
         );
         session.simple_query(&sql).await.with_context(|| format!("order {order}"))?;
@@ -115,7 +116,8 @@ async fn nor_without_order_where_clients_share_a_partition() -> Result<()> {
     let direct = db.session().await?;
     direct.run("SELECT queen_configure('orders', ordering => 'none')").await?;
     direct.run("SELECT queen_push('orders', '{\"order\": -2}', 'p0')").await?;
-    // With order, this would keep the rest of the partition from everybody.
+    // In a group with order, this lease would keep the rest of the partition from all other
+    // consumers.
     let held = Pop::new("orders").group("billing").mode("all").lease("1 h").one(&direct).await?;
     charge_all(&db, &direct, 1).await?;
     let figures = figures_of(&direct, "orders", "billing").await?;

@@ -1,4 +1,4 @@
-//! What Queen MQ's own tests hold of its transactions, in the terms of the contract. The number at
+//! Queen MQ's own tests of its transactions, written for the contract of queen_mq. The number at
 //! the end of a name is that of the behaviour in the list that these tests follow.
 
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn push(queue: &str, number: i64, id: &str) -> Value {
     json!({ "type": "push", "queue": queue, "payload": n(number), "transactionId": id })
 }
 
-/// A bundle that is done answers for each of its parts.
+/// Check that a bundle was done and has an answer for each of its parts.
 fn done(answer: &Value, results: usize) -> Result<&Vec<Value>> {
     anyhow::ensure!(answer["success"] == json!(true), "{answer}");
     match answer["results"].as_array() {
@@ -56,7 +56,7 @@ async fn messages(session: &Session, queue: &str) -> Result<i64> {
     Ok(session.count(&sql).await?)
 }
 
-/// The queue's only message, under a lease.
+/// Pop the only message of the queue, with a lease.
 async fn held(session: &Session, queue: &str) -> Result<Message> {
     Push::new(queue, n(1)).run(session).await?;
     pop(queue).one(session).await
@@ -109,7 +109,7 @@ async fn a_lost_gate_leaves_nothing_and_says_who_won_q42() -> Result<()> {
     assert_eq!(messages(&session, "out").await?, 0);
     assert_eq!(marker(&session, "billing", "other").await?, None);
     assert_eq!(marker(&session, "billing", "charge:1").await?, Some(winner));
-    // The message is still in the lease: it is acked without the rest.
+    // The message is still in the lease: ack it without the rest.
     complete(&session, &[one]).await
 }
 
@@ -209,7 +209,7 @@ async fn one_expired_lease_of_two_refuses_the_bundle_q46() -> Result<()> {
         refused(&answer, "lease_expired");
         assert_eq!(messages(&session, "out").await?, 0);
     }
-    // Whoever holds them now settles each for itself.
+    // The holder of each lease settles it on its own.
     complete(&session, &[live]).await?;
     let again = pop("late").one(&session).await?;
     let operations = json!([ack(late_lease), push("out", 1, "x")]);
@@ -263,7 +263,8 @@ async fn a_prefix_cannot_be_read_in_a_bundle_q48() -> Result<()> {
     Ok(())
 }
 
-/// There is no trace id of its own: what belongs to a message and not into it is in its headers.
+/// There is no trace id among the fields: what belongs to a message but not to its payload goes
+/// into its headers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trace_id_travels_in_the_headers_of_a_bundled_push_q49() -> Result<()> {
     let db = TestDb::fresh().await?;

@@ -1,4 +1,4 @@
-//! What Queen MQ's own tests hold of dead letters, in the terms of the contract. The number at the
+//! Queen MQ's own tests of dead letters, written for the contract of queen_mq. The number at the
 //! end of a name is that of the behaviour in the list that these tests follow.
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn pop(queue: &str, group: &str) -> Pop {
     Pop::new(queue).group(group).mode("all").batch(100).partitions(100)
 }
 
-/// Push a number and have the group give up on it at once.
+/// Push a number, and let the group make it a dead letter at once.
 async fn bury(session: &Session, queue: &str, group: &str, number: i64) -> Result<Message> {
     let push = Push::new(queue, n(number)).id(format!("id {number}"));
     push.headers(json!({ "number": number })).run(session).await?;
@@ -27,7 +27,7 @@ async fn bury(session: &Session, queue: &str, group: &str, number: i64) -> Resul
     Ok(held)
 }
 
-/// Numbers of the dead letters that meet a condition, the newest first.
+/// The numbers of the dead letters that meet a condition, the newest first.
 async fn letters(session: &Session, condition: &str) -> Result<Vec<i64>> {
     let sql = format!(
         "SELECT (payload ->> 'n')::bigint FROM queen_dead_letters WHERE {condition} \
@@ -48,7 +48,7 @@ async fn dead_letters_are_filtered_and_purged_and_live_messages_are_none_q66() -
     for (queue, group, number) in [("q", "g", 1), ("q", "g", 2), ("r", "g", 3), ("r", "g", 4)] {
         bury(&session, queue, group, number).await?;
     }
-    // To another group these two are messages like others.
+    // For another group these two messages are like any others.
     let other = pop("q", "h").run(&session).await?;
     assert_eq!(numbers(&other), [1, 2]);
     let ack = Ack::messages(other[0].lease()?, [other[0].message_id]).status("dead_letter");
@@ -69,7 +69,7 @@ async fn dead_letters_are_filtered_and_purged_and_live_messages_are_none_q66() -
     assert_eq!(purge("'q'").await?, 2);
     assert_eq!(purge("'q'").await?, 0);
     assert_eq!(letters(&session, "true").await?, [4, 3]);
-    // The message in the other group's hands is alive.
+    // The message that the other group holds is alive.
     let settled = Ack::all(other[0].lease()?).run(&session).await?;
     assert_eq!((settled.settled, settled.lease_released), (1, true));
     Ok(())
@@ -107,7 +107,7 @@ async fn a_replay_moves_the_message_to_its_group_and_wakes_who_waits_q66() -> Re
     let lease = chrono::TimeDelta::seconds(60);
     assert!(came[0].expires_at()? < replayed + lease + Duration::from_secs(5), "{came:?}");
     complete(&session, &came).await?;
-    // The other group has had it, and there is nothing for it.
+    // The other group has already completed the message and does not get it again.
     Push::new("q", n(2)).run(&session).await?;
     assert_eq!(numbers(&drain(&session, &pop("q", "h"), 1, SOON).await?), [2]);
     Ok(())
@@ -145,7 +145,7 @@ async fn a_message_is_replayed_once_for_each_time_it_died_q67() -> Result<()> {
     let replay = async |id: i64| {
         session.row("SELECT message_id FROM queen_dead_letter_replay($1)", &[&id]).await
     };
-    // Undone, the letter is there again.
+    // After a rollback the dead letter is there again.
     session.run("BEGIN").await?;
     replay(first).await?;
     replay(first).await.fails_with("42704")?;
@@ -155,7 +155,7 @@ async fn a_message_is_replayed_once_for_each_time_it_died_q67() -> Result<()> {
     replay(first).await.fails_with("42704")?;
     let held = pop("q", "g").one(&session).await?;
     Ack::all(held.lease()?).status("dead_letter").run(&session).await?;
-    // It has died again, and is another letter.
+    // The message has failed again, and is a new dead letter.
     let second = letter_id(&session, 1).await?;
     assert_ne!(second, first);
     replay(first).await.fails_with("42704")?;

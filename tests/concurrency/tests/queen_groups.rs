@@ -1,5 +1,5 @@
-//! What Queen MQ's own tests hold of consumer groups, in the terms of the contract. The number at
-//! the end of a name is that of the behaviour in the list that these tests follow.
+//! Queen MQ's own tests of consumer groups, written for the contract of queen_mq. The number at the
+//! end of a name is that of the behaviour in the list that these tests follow.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ async fn push(session: &Session, partition: &str, from: i64, to: i64) -> Result<
     Ok(())
 }
 
-/// Pop as the first of a group does that starts at a time.
+/// Pop for a new group that starts at this time.
 async fn pop_from(session: &Session, group: &str, from: DateTime<Utc>) -> Result<Vec<Message>> {
     let sql = "SELECT * FROM queen_pop('q', $1, batch => 100, partitions => 100, \
                subscription_from => $2)";
@@ -43,14 +43,14 @@ async fn a_group_begins_now_at_the_beginning_or_at_a_time_q37() -> Result<()> {
     let time = session.now().await?;
     push(&session, "a", 3, 3).await?;
     push(&session, "a", 4, 4).await?;
-    // By default, and where it says so.
+    // Mode `new`, by default and by name.
     assert_eq!(pop("default").run(&session).await?, []);
     assert_eq!(pop("new").mode("new").run(&session).await?, []);
     let all = pop("all").mode("all").run(&session).await?;
     assert_eq!(numbers(&all), [1, 2, 3, 4]);
     let from = pop_from(&session, "from", time).await?;
     assert_eq!(numbers(&from), [3, 4]);
-    // A message that is exactly as old counts.
+    // A message of exactly this time is included.
     let exactly = pop_from(&session, "exactly", from[1].created_at).await?;
     assert_eq!(numbers(&exactly), [4]);
     for held in [all, from, exactly] {
@@ -60,7 +60,7 @@ async fn a_group_begins_now_at_the_beginning_or_at_a_time_q37() -> Result<()> {
     push(&session, "a", 5, 5).await?;
     push(&session, "born later", 6, 7).await?;
     for group in ["default", "new", "all", "from", "exactly"] {
-        // What a group was registered with is not asked again.
+        // The mode of a later call changes nothing for a registered group.
         let pop = pop(group).mode("all");
         let came = drain(&session, &pop.clone().partition("a"), 1, SOON).await?;
         assert_eq!(numbers(&came), [5], "{group}");
@@ -74,7 +74,7 @@ async fn a_group_begins_now_at_the_beginning_or_at_a_time_q37() -> Result<()> {
 async fn a_single_push_is_seen_by_each_group_that_was_registered_before_it_q37() -> Result<()> {
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
-    // By name alone: there is no such queue yet.
+    // The groups are registered by name only: the queue does not exist yet.
     assert_eq!(pop("popped").run(&session).await?, []);
     session.run("SELECT queen_subscribe('q', 'subscribed')").await?;
     Push::new("q", n(1)).run(&session).await?;
@@ -147,7 +147,7 @@ async fn a_seek_replays_or_skips_in_one_partition_or_in_all_q39() -> Result<()> 
     assert_eq!(all.run(&session).await?, []);
     push(&session, "a", 7, 7).await?;
     assert_eq!(numbers(&drain(&session, &all, 1, SOON).await?), [7]);
-    // Queue mode is a group like others.
+    // Queue mode is a group like any other.
     drain(&session, &Pop::new("q").batch(100), 11, SOON).await?;
     assert_eq!(seek(&session, None, "'start'").await?, 2);
     drain(&session, &Pop::new("q").batch(100), 11, SOON).await?;
@@ -173,7 +173,7 @@ async fn a_seek_releases_leases_and_resets_counts_q39() -> Result<()> {
         assert_eq!(session.count("SELECT count(*) FROM queen_leases").await?, 0);
         Ack::all(held[0].lease()?).run(&session).await.fails_with("QN002")?;
     }
-    // The failure before the seek does not count: one more is survived.
+    // The failure before the seek is not counted, so the message survives one more.
     let held = all.run(&session).await?;
     assert!(held.iter().all(|one| one.delivery_attempt == 1), "{held:?}");
     let failed = Ack::all(held[0].lease()?).failed("no").run(&session).await?;
@@ -191,7 +191,7 @@ async fn a_seek_needs_one_place_to_go_to_and_a_group_that_exists_q39() -> Result
         ("'q', 'g'", "22023"),
         ("'q', 'g', 'start', now()", "22023"),
         ("'q', 'g', 'middle'", "22023"),
-        ("'q', 'nobody', 'start'", "42704"),
+        ("'q', 'absent', 'start'", "42704"),
         ("'q', NULL, 'start'", "42704"),
         ("'nowhere', 'g', 'start'", "42704"),
     ] {
@@ -213,7 +213,8 @@ async fn who_lags_behind_and_by_how_much_is_shown_q40() -> Result<()> {
     push(&session, "b", 1, 3).await?;
     let pushed = session.now().await?;
     drain(&session, &pop("done"), 7, SOON).await?;
-    // Busy: in a, one completed, one in flight, two not delivered; in b, all three given back.
+    // Group `busy`: in a, one message is completed, one in flight, two not delivered; in b, all
+    // three are given back.
     let a = pop("busy").partition("a").batch(2).run(&session).await?;
     Ack::messages(a[0].lease()?, [a[0].message_id]).run(&session).await?;
     let b = pop("busy").partition("b").lease("100 milliseconds").run(&session).await?;
@@ -240,7 +241,7 @@ async fn who_lags_behind_and_by_how_much_is_shown_q40() -> Result<()> {
         ("idle".to_owned(), 7, 0, 0, Some(true)),
     ];
     assert_eq!(rows, expected);
-    // A queue is as deep as it is for the slowest group.
+    // The depth of a queue is that of its slowest group.
     assert_eq!(session.count("SELECT depth FROM queen_queues").await?, 7);
     session.run("SELECT queen_unsubscribe('q', 'idle')").await?;
     assert_eq!(session.count("SELECT depth FROM queen_queues").await?, 6);

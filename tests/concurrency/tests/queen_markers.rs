@@ -1,5 +1,5 @@
-//! What Queen MQ's own tests hold of its key/value store, in the terms of the contract. The number
-//! at the end of a name is that of the behaviour in the list that these tests follow.
+//! Queen MQ's own tests of its key/value store, written for the contract of queen_mq. The number at
+//! the end of a name is that of the behaviour in the list that these tests follow.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio_postgres::Error;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// A write, called with these arguments after namespace and key.
+/// A write: this call, with its arguments.
 async fn write(session: &Session, call: &str) -> Result<Applied, Error> {
     let sql = format!("SELECT applied, value, version, reason FROM {call}");
     let row = session.query_one(&sql, &[]).await?;
@@ -33,7 +33,7 @@ async fn expires_at(session: &Session, key: &str) -> Result<Option<DateTime<Utc>
     Ok(session.row("SELECT expires_at FROM queen_kv_get('ns', $1)", &[&key]).await?.get(0))
 }
 
-/// Not applied, for this reason, with this value.
+/// Check that a write was not applied, for this reason, with this value.
 fn refused(answer: &Applied, reason: &str, value: Option<Value>) {
     assert!(!answer.applied, "{answer:?}");
     assert_eq!((answer.reason.as_deref(), &answer.value), (Some(reason), &value), "{answer:?}");
@@ -118,7 +118,7 @@ async fn an_expected_version_is_met_exactly_and_creates_nothing_q52() -> Result<
     }
     let check = write(&session, &format!("queen_kv_check('ns', 'k', {expect})")).await?;
     assert!(check.applied && check.version == Some(expect), "{check:?}");
-    // Without an expectation it changes as well.
+    // Without an expected version it changes the marker as well.
     let call = "queen_kv_put('ns', 'k', '4', forever => true)";
     versions.extend(write(&session, call).await?.version);
     versions.sort_unstable();
@@ -139,7 +139,7 @@ async fn a_ceiling_admits_three_and_refuses_the_fourth_q53() -> Result<()> {
     refused(&fourth, "limit", Some(json!(3)));
     let below = incr(&session, "k", "-4, ttl => '1 hour', min => 0").await?;
     refused(&below, "limit", Some(json!(3)));
-    // Also in the first call of all.
+    // The limit also holds for the first increment.
     refused(&incr(&session, "first", "4, ttl => '1 hour', max => 3").await?, "limit", None);
     assert_eq!(marker(&session, "ns", "first").await?, None);
 
@@ -152,9 +152,9 @@ async fn a_ceiling_admits_three_and_refuses_the_fourth_q53() -> Result<()> {
     Ok(())
 }
 
-/// The marker is never committed, so that nobody but the clock can take it away.
+/// The marker is never committed, so only the clock can remove it.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expired_marker_is_gone_for_everybody_though_nobody_swept_q54() -> Result<()> {
+async fn an_expired_marker_is_gone_for_every_session_before_any_sweep_q54() -> Result<()> {
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
     for key in ["a", "b", "c", "d"] {
@@ -210,7 +210,7 @@ async fn an_increment_does_not_prolong_what_it_found_q55() -> Result<()> {
     incr(&session, "stays", "forever => true").await?;
     incr(&session, "stays", "ttl => '1 hour'").await?;
     assert_eq!(expires_at(&session, "stays").await?, None);
-    // A put is another matter.
+    // A put sets the expiry.
     write(&session, "queen_kv_put('ns', 'k', '1', ttl => '1 day')").await?;
     assert!(expires_at(&session, "k").await? > ends);
     write(&session, "queen_kv_put('ns', 'k', '1', forever => true)").await?;
@@ -256,89 +256,7 @@ async fn a_write_says_once_how_long_it_lasts_q56() -> Result<()> {
     Ok(())
 }
 
-/// Keys of `queen_kv_list` with these arguments after the namespace.
-async fn listed(session: &Session, arguments: &str) -> Result<Vec<String>, Error> {
-    let sql = format!("SELECT key FROM queen_kv_list('ns', {arguments})");
-    Ok(session.query(&sql, &[]).await?.iter().map(|row| row.get(0)).collect())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn many_markers_are_read_by_their_keys_or_by_a_literal_prefix_q57() -> Result<()> {
-    let db = TestDb::fresh().await?;
-    let session = db.session().await?;
-    for key in ["a%b", "a%c", "aXb", "a_b", "B", "a", "ä", "b"] {
-        put_if_absent(&session, "ns", key, &json!(key), "1 hour").await?;
-    }
-    put_if_absent(&session, "other", "a%b", &json!("other"), "1 hour").await?;
-    let many = session
-        .query(
-            "SELECT found, key, value FROM queen_kv_get_many('ns', $1)",
-            &[&vec!["b", "none", "a", "b"]],
-        )
-        .await?;
-    let many: Vec<(bool, String, Option<Value>)> =
-        many.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
-    let found = |key: &str| (true, key.to_owned(), Some(json!(key)));
-    assert_eq!(many, [found("b"), (false, "none".to_owned(), None), found("a"), found("b")]);
-    // In a bundle, sorted, and what is missing in the order asked.
-    let kv = json!([{ "op": "getMany", "ns": "ns", "keys": ["ö", "b", "none", "B", "a"] }]);
-    let answer: Value = session.query_one("SELECT queen_tx_commit(kv => $1)", &[&kv]).await?.get(0);
-    let result = &answer["results"][0];
-    let keys: Vec<_> =
-        result["rows"].as_array().into_iter().flatten().map(|row| &row["key"]).collect();
-    assert_eq!(keys, ["B", "a", "b"], "{answer}");
-    assert_eq!(result["missing"], json!(["ö", "none"]));
-
-    assert_eq!(listed(&session, "''").await?, ["B", "a", "a%b", "a%c", "aXb", "a_b", "b", "ä"]);
-    assert_eq!(listed(&session, "'a%'").await?, ["a%b", "a%c"]);
-    assert_eq!(listed(&session, "'a_'").await?, ["a_b"]);
-    assert_eq!(listed(&session, "'a', after => 'a%b', max_rows => 2").await?, ["a%c", "aXb"]);
-    assert_eq!(listed(&session, "'a', after => 'a_b'").await?, [""; 0]);
-    for rows in [0, 1001] {
-        listed(&session, &format!("'', max_rows => {rows}")).await.fails_with("22023")?;
-    }
-    let sql = "SELECT count(*) FROM generate_series(1, 101) AS k, \
-               queen_kv_put('ns', 'n' || k, '1', forever => true)";
-    assert_eq!(session.count(sql).await?, 101);
-    assert_eq!(listed(&session, "'n'").await?.len(), 100);
-    assert_eq!(listed(&session, "'n', max_rows => 1000").await?.len(), 101);
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn one_bad_operation_spoils_the_call_and_a_key_is_written_once_q58() -> Result<()> {
-    let db = TestDb::fresh().await?;
-    let session = db.session().await?;
-    let put = |ns: &str, key: &str| json!({ "op": "put", "ns": ns, "key": key, "value": 1, "forever": true });
-    let bad = [
-        put("No Namespace", "k"),
-        put("ns", ""),
-        put("ns", &"k".repeat(513)),
-        put("ns", "a"),
-        json!({ "op": "delete", "ns": "ns", "key": "a" }),
-        json!({ "op": "rename", "ns": "ns", "key": "k" }),
-        json!({ "op": "get", "ns": "ns", "key": "k", "tenant": "t" }),
-        json!({ "op": "putIfAbsent", "ns": "ns", "key": "k", "value": 1 }),
-    ];
-    for bad in bad {
-        for kv in [json!([put("ns", "a"), bad]), json!([bad, put("ns", "a")])] {
-            let push = json!([{ "type": "push", "queue": "q", "payload": n(1) }]);
-            let sql = "SELECT queen_tx_commit($1, $2)";
-            let answer = session.query(sql, &[&push, &kv]).await;
-            answer.fails_with("22023").map_err(|error| error.context(kv.to_string()))?;
-        }
-    }
-    assert_eq!(session.count("SELECT count(*) FROM queen_kv_list('ns')").await?, 0);
-    assert_eq!(session.count("SELECT count(*) FROM queen_messages").await?, 0);
-    // The same key of another namespace is another key.
-    let kv = json!([put("ns", "a"), put("other", "a")]);
-    let answer: Value = session.query_one("SELECT queen_tx_commit(kv => $1)", &[&kv]).await?.get(0);
-    assert_eq!(answer["success"], json!(true), "{answer}");
-    assert_eq!(marker(&session, "other", "a").await?, Some(json!(1)));
-    Ok(())
-}
-
-/// The effect that happens once: true for the first, false for whoever comes later.
+/// An effect that happens once: the first call returns true, every later one false.
 #[tokio::test(flavor = "multi_thread")]
 async fn once_is_true_and_then_false_q60() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -349,7 +267,7 @@ async fn once_is_true_and_then_false_q60() -> Result<()> {
     };
     assert!(once(first).await?);
     assert!(!once(first).await? && !once(second).await?);
-    // Undone, it has not happened.
+    // After a rollback it has not happened.
     write(first, "queen_kv_delete('ns', 'mail:1')").await?;
     first.run("BEGIN").await?;
     assert!(once(first).await?);
@@ -359,8 +277,8 @@ async fn once_is_true_and_then_false_q60() -> Result<()> {
     Ok(())
 }
 
-/// There are no functions for locks. A marker with a ttl is one, its version is the token, and a
-/// check is what guards the work.
+/// There are no functions for locks. A marker with a ttl is a lock, its version is the token, and
+/// queen_kv_check guards the work.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_made_of_a_marker_has_one_holder_and_a_stale_one_commits_nothing_q68() -> Result<()>
 {
@@ -406,7 +324,7 @@ async fn a_semaphore_made_of_a_counter_is_never_above_its_limit_q68() -> Result<
     for answer in answers.iter().filter(|answer| !answer.applied) {
         refused(answer, "limit", Some(json!(3)));
     }
-    // One is given back, and one more is admitted.
+    // After one permit is given back, one more is admitted.
     assert!(incr(&session, "permits", "-1, ttl => '1 hour', min => 0").await?.applied);
     assert!(incr(&session, "permits", "ttl => '1 hour', max => 3").await?.applied);
     assert!(!incr(&session, "permits", "ttl => '1 hour', max => 3").await?.applied);

@@ -1,5 +1,5 @@
-//! What Queen MQ's own tests hold of a pop, in the terms of the contract. The number at the end of
-//! a name is that of the behaviour in the list that these tests follow.
+//! Queen MQ's own tests of pops, written for the contract of queen_mq. The number at the end of a
+//! name is that of the behaviour in the list that these tests follow.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ fn pop() -> Pop {
     Pop::new("q").group("g").mode("all").batch(100).partitions(100)
 }
 
-/// So many messages, numbered from 1, in each of these partitions.
+/// Push so many messages, numbered from 1, to each of these partitions.
 async fn push_into(session: &Session, partitions: &[&str], messages: i64) -> Result<()> {
     for partition in partitions {
         PushBatch::numbers("q", 1..=messages).partition(*partition).run(session).await?;
@@ -85,7 +85,7 @@ async fn auto_ack_gives_no_lease_and_nothing_is_delivered_again_q13() -> Result<
     assert_eq!(numbers(&first), [1, 2]);
     assert!(first.iter().all(|one| one.lease_id.is_none() && one.lease_expires_at.is_none()));
     assert_eq!(session.count("SELECT count(*) FROM queen_leases").await?, 0);
-    // The next one follows at once, and is the only one to come.
+    // The next pop gets the next message at once, and then no more come.
     let second = pop().auto_ack().run(&session).await?;
     assert_eq!(numbers(&second), [3, 4, 5]);
     assert_eq!(pop().run(&session).await?, []);
@@ -98,7 +98,7 @@ async fn auto_ack_gives_no_lease_and_nothing_is_delivered_again_q13() -> Result<
 async fn a_waiting_pop_returns_soon_after_a_commit_and_empty_at_its_timeout_q15() -> Result<()> {
     let db = TestDb::alone().await?;
     let [ref watcher, ref pusher] = db.sessions().await?;
-    // What a session does for the first time takes longer.
+    // The first call of a session is slower.
     Push::new("q", n(0)).run(pusher).await?;
     drain(watcher, &pop(), 1, SOON).await?;
 
@@ -146,7 +146,7 @@ async fn each_group_gets_everything_and_its_consumers_share_it_q16() -> Result<(
     let shares = at_once(db.crowd(4).await?, |worker, session| async move {
         let group = if worker % 2 == 0 { "even" } else { "odd" };
         let pop = Pop::new("q").group(group).mode("all").batch(4).partitions(2);
-        // The group may not be there yet: the other consumer is registering it.
+        // The group may not exist yet: the other consumer is registering it.
         let left = format!(
             "SELECT coalesce(sum(pending), 1)::bigint FROM queen_groups \
              WHERE consumer_group = '{group}'"
@@ -160,7 +160,7 @@ async fn each_group_gets_everything_and_its_consumers_share_it_q16() -> Result<(
                 if session.count(&left).await? == 0 {
                     break;
                 }
-                // The other consumer is at it.
+                // The other consumer holds the partition.
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             share.extend(came);
@@ -188,7 +188,7 @@ async fn a_leased_partition_is_passed_by_and_the_others_are_served_q17() -> Resu
     let came = pop().run(second).await?;
     assert_eq!((partitions(&came), numbers(&came)), (HashSet::from(["b"]), vec![1, 2, 3]));
     assert_eq!(pop().partition("a").run(second).await?, []);
-    // The other group is not concerned.
+    // The lease does not concern the other group.
     let other = pop().group("h").partition("a").run(second).await?;
     assert_eq!(numbers(&other), [1, 2, 3]);
     complete(first, &[held]).await?;
@@ -196,7 +196,7 @@ async fn a_leased_partition_is_passed_by_and_the_others_are_served_q17() -> Resu
     Ok(())
 }
 
-/// Who holds which partition, and what has come of each.
+/// Which partitions are held, and what has come from each.
 #[derive(Default)]
 struct Hands {
     held: HashSet<String>,
@@ -205,7 +205,7 @@ struct Hands {
 }
 
 impl Hands {
-    fn take(&mut self, came: &[Message]) -> Result<()> {
+    fn hold(&mut self, came: &[Message]) -> Result<()> {
         let Some(first) = came.first() else { return Ok(()) };
         ensure!(partitions(came).len() == 1, "{came:?} are of several partitions");
         let partition = first.partition.clone();
@@ -214,7 +214,7 @@ impl Hands {
         Ok(())
     }
 
-    /// Before the lease ends. How many have come until now.
+    /// Call this before the lease ends. Returns how many messages have come until now.
     fn give_back(&mut self, came: &[Message]) -> usize {
         if let Some(first) = came.first() {
             self.held.remove(&first.partition);
@@ -241,7 +241,7 @@ async fn no_partition_is_in_two_hands_while_six_drain_thirty_q18() -> Result<()>
             let started = Instant::now();
             loop {
                 let came = pop.run(&session).await?;
-                hands.lock().unwrap_or_else(PoisonError::into_inner).take(&came)?;
+                hands.lock().unwrap_or_else(PoisonError::into_inner).hold(&came)?;
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 let count = hands.lock().unwrap_or_else(PoisonError::into_inner).give_back(&came);
                 complete(&session, &came).await?;
@@ -294,7 +294,8 @@ async fn the_delivery_attempt_counts_deliveries_of_a_message_to_a_group_q20() ->
     expiry(&session, &held[0]).await?;
     let held = pop().batch(3).lease("2 seconds").run(&session).await?;
     assert_eq!(attempts(&held), [(1, 2), (2, 2), (3, 2)]);
-    // After a partial ack, the tail has been delivered before, and what was behind it has not.
+    // After a partial ack, the rest of the batch has been delivered before, and what follows it has
+    // not.
     Ack::messages(held[0].lease()?, [held[0].message_id]).run(&session).await?;
     Ack::messages(held[0].lease()?, [held[1].message_id]).status("retry").run(&session).await?;
     let held = briefly.run(&session).await?;

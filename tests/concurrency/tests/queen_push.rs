@@ -1,5 +1,5 @@
-//! What Queen MQ's own tests hold of a push, in the terms of the contract. The number at the end
-//! of a name is that of the behaviour in the list that these tests follow.
+//! Queen MQ's own tests of pushes, written for the contract of queen_mq. The number at the end of a
+//! name is that of the behaviour in the list that these tests follow.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ async fn the_second_push_of_an_id_is_a_duplicate_with_the_first_ones_message_id_
     let session = db.session().await?;
     let first = Push::new("q", n(1)).id("order-1").run(&session).await?;
     assert_eq!((first.status.as_str(), first.transaction_id.as_str()), ("queued", "order-1"));
-    // The payload is not compared.
+    // Payloads are not compared.
     let second = Push::new("q", n(2)).id("order-1").run(&session).await?;
     assert_eq!((second.status.as_str(), second.transaction_id.as_str()), ("duplicate", "order-1"));
     assert_eq!(second.message_id, first.message_id);
@@ -183,7 +183,7 @@ async fn a_push_to_a_queue_that_is_missing_creates_it_with_the_defaults_q8() -> 
     Push::new("q", n(1)).run(&session).await?;
     assert_eq!(session.count(exists).await?, 1);
     let pushed: DateTime<Utc> = session.query_one("SELECT clock_timestamp()", &[]).await?.get(0);
-    // To configure nothing shows what is in effect.
+    // queen_configure without options shows the options in effect.
     let row = session
         .query_one(
             "SELECT created_at, jsonb_build_array(queue, extract(epoch FROM lease_time)::int, \
@@ -256,7 +256,7 @@ async fn payloads_come_back_as_they_were_pushed_q9() -> Result<()> {
             assert_eq!(message.headers.as_ref(), expected, "{queue}");
         }
     }
-    // JSON null is a payload, SQL NULL is none.
+    // JSON null is a payload; SQL NULL is not.
     session.query("SELECT queen_push('one', NULL)", &[]).await.fails_with("22023")?;
     Ok(())
 }
@@ -279,7 +279,7 @@ async fn ids_and_names_that_are_too_long_or_have_control_characters_are_refused_
     }
     assert_eq!(session.count("SELECT count(*) FROM queen_messages").await?, 0);
 
-    // Those that are just allowed come back whole, and two with a long beginning in common are two.
+    // Names of the greatest length come back whole, and two that differ only at their ends are two.
     let twin = "é".repeat(511) + "xy";
     let mut expected = Vec::new();
     for id in [&longest_id, &twin] {

@@ -1,5 +1,5 @@
-//! What Queen MQ's own tests hold of options, retention, delays and upgrades, in the terms of the
-//! contract. The number at the end of a name is that of the behaviour in the list that these tests
+//! Queen MQ's own tests of options, retention, delays and upgrades, written for the contract of
+//! queen_mq. The number at the end of a name is that of the behaviour in the list that these tests
 //! follow.
 
 use std::time::Duration;
@@ -23,7 +23,8 @@ async fn messages(session: &Session, queue: &str) -> Result<i64> {
     Ok(session.count(&sql).await?)
 }
 
-/// Sweep until nothing of the queue is left of so many, and see that nothing went before its time.
+/// Sweep until none of the `total` messages of the queue is left, and check that none was deleted
+/// before this time.
 async fn swept(session: &Session, queue: &str, total: i64, time: DateTime<Utc>) -> Result<()> {
     eventually("end of what is old", SOON, async || {
         session.run("SELECT queen_sweep()").await?;
@@ -41,7 +42,7 @@ async fn youngest(session: &Session, queue: &str) -> Result<DateTime<Utc>> {
     Ok(session.query_one(sql, &[&queue]).await?.get(0))
 }
 
-/// The options in effect after this call, in the order of the arguments; intervals in seconds.
+/// The options in effect after this call, in the order of the arguments. Intervals are in seconds.
 async fn configured(session: &Session, arguments: &str) -> Result<Value> {
     let sql = format!(
         "SELECT jsonb_build_array(extract(epoch FROM lease_time)::int, retry_limit, \
@@ -67,7 +68,7 @@ async fn options_are_merged_unset_and_reset_and_the_answer_is_what_is_stored_q69
                retention => '7 days', completed_retention => '2 hours', max_depth => 1000";
     let set = json!([30, 5, 2, 1.5, 600, 20, "drop", 300, 1, 604_800, 7200, 1000, "partition"]);
     assert_eq!(configured(session, all).await?, set);
-    // What another session reads is what the call answered.
+    // Another session reads what the call answered.
     assert_eq!(configured(other, "").await?, set);
     let stored = "SELECT options -> 'retry_limit' FROM queen_queues WHERE queue = 'q'";
     assert_eq!(other.query_one(stored, &[]).await?.get::<_, Value>(0), json!(5));
@@ -106,7 +107,7 @@ async fn retention_takes_what_is_old_read_or_not_but_nothing_from_a_lease_q70() 
     swept(&session, "unread", 2, due).await?;
     assert_eq!(pop("unread", "g").run(&session).await?, []);
     assert_eq!(messages(&session, "kept").await?, 2);
-    // As old, but in somebody's hands.
+    // These messages are as old, but held in a lease.
     assert_eq!(messages(&session, "held").await?, 2);
     complete(&session, &held).await?;
     swept(&session, "held", 2, due).await
@@ -129,7 +130,8 @@ async fn what_is_completed_goes_unless_a_group_has_not_got_there_q70() -> Result
         session.run(&sql).await?;
     }
     swept(&session, "done", 2, due).await?;
-    // As old, and one not settled by everybody, the other by nobody.
+    // These messages are as old. One group has not completed those of `pinned`, and `no group` has
+    // no group.
     assert_eq!(messages(&session, "pinned").await?, 2);
     assert_eq!(messages(&session, "no group").await?, 2);
     assert_eq!(numbers(&drain(&session, &pop("pinned", "slow"), 2, SOON).await?), [1, 2]);
@@ -165,14 +167,14 @@ async fn a_delay_hides_messages_and_leaves_the_group_where_it_is_q71() -> Result
         ensure!(popped >= one.created_at + delay, "{one:?} came after {}", popped - one.created_at);
     }
     ensure!(empty > 0, "nothing was ever hidden");
-    // What is there is judged by the option as it is now.
+    // Messages that are there follow the option as it is now.
     Push::new("q", n(3)).run(&session).await?;
     session.run("SELECT queen_configure('q', unset => ARRAY['delay'])").await?;
     assert_eq!(pop("q", "g").one(&session).await?.payload, n(3));
     Ok(())
 }
 
-/// All that is to be seen, but for what changes with the time.
+/// Everything that the views show, except what changes with time.
 async fn everything(session: &Session) -> Result<Value> {
     let sql = "
         SELECT jsonb_build_object(

@@ -1,5 +1,5 @@
-//! What Queen MQ's own tests hold of acks and leases, in the terms of the contract. The number at
-//! the end of a name is that of the behaviour in the list that these tests follow.
+//! Queen MQ's own tests of acks and leases, written for the contract of queen_mq. The number at the
+//! end of a name is that of the behaviour in the list that these tests follow.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn pop() -> Pop {
     Pop::new("q").group("g").mode("all").batch(100).partitions(100)
 }
 
-/// Messages 1, 2, … in the queue `q` with these options.
+/// Create the queue `q` with these options, and push messages 1, 2, …
 async fn prepared(options: &str, messages: i64) -> Result<(TestDb, Session)> {
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
@@ -27,14 +27,17 @@ async fn prepared(options: &str, messages: i64) -> Result<(TestDb, Session)> {
     Ok((db, session))
 }
 
-/// Pop what is there and let the lease run out.
+/// Pop, and let the lease run out.
 async fn abandoned(session: &Session, batch: i32) -> Result<Vec<Message>> {
     let held = pop().batch(batch).lease("120 milliseconds").run(session).await?;
     expiry(session, &held[0]).await?;
     Ok(held)
 }
 
-/// Pop one, and settle it so.
+/// A name for the return type that leaves room for a long name of a test.
+type Done = Result<()>;
+
+/// Pop one message, and settle it with this status.
 async fn pop_and(session: &Session, status: &str) -> Result<(Message, Settled)> {
     let held = pop().batch(1).one(session).await?;
     let settled = Ack::all(held.lease()?).status(status).run(session).await?;
@@ -42,12 +45,11 @@ async fn pop_and(session: &Session, status: &str) -> Result<(Message, Settled)> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_ack_releases_the_lease_and_an_ack_of_the_last_message_is_not_it_q22() -> Result<()>
-{
+async fn the_last_ack_releases_the_lease_and_an_ack_of_the_last_message_is_not_it_q22() -> Done {
     let (_db, session) = prepared("retry_limit => 3", 3).await?;
     let held = pop().run(&session).await?;
     let lease = held[0].lease()?;
-    // An ack is about what it names, not about what comes before that.
+    // An ack settles the messages it names, not those before them.
     let last = Ack::messages(lease, [held[2].message_id]).run(&session).await?;
     assert_eq!(last, counts(1, 0, false));
     assert_eq!(pop().run(&session).await?, []);
@@ -189,7 +191,7 @@ async fn expiries_are_not_charged_q29() -> Result<()> {
     for attempt in 1..=4 {
         assert_eq!(abandoned(&session, 1).await?[0].delivery_attempt, attempt);
     }
-    // The whole budget is still there.
+    // The whole budget of failures is left.
     for (attempt, dead_lettered) in [(5, 0), (6, 0), (7, 1)] {
         assert_eq!(dead_letters(&session).await?, 0);
         let (held, failed) = pop_and(&session, "failed").await?;
@@ -207,7 +209,7 @@ async fn an_id_that_is_not_in_the_lease_is_refused_and_the_lease_survives_q30() 
     let lease = held[0].lease()?;
     for status in ["completed", "failed", "retry", "dead_letter"] {
         for foreign in [other.message_id, i64::from(i32::MAX)] {
-            // Beside an id that it holds, too: all or nothing.
+            // Together with an id that the lease holds, too: the ack does all or nothing.
             let ack = Ack::messages(lease, [held[0].message_id, foreign]).status(status);
             ack.run(&session).await.fails_with("QN004")?;
         }
@@ -223,7 +225,7 @@ async fn an_id_that_is_not_in_the_lease_is_refused_and_the_lease_survives_q30() 
 async fn an_expired_or_foreign_lease_settles_nothing_q31() -> Result<()> {
     let (_db, session) = prepared("retry_limit => 0", 2).await?;
     let expired = abandoned(&session, 100).await?[0].lease()?;
-    // Nobody has taken the messages since, and still.
+    // No consumer has popped since, and the lease is expired all the same.
     for status in ["completed", "failed", "retry", "dead_letter"] {
         Ack::all(expired).status(status).run(&session).await.fails_with("QN001")?;
     }
@@ -237,7 +239,7 @@ async fn an_expired_or_foreign_lease_settles_nothing_q31() -> Result<()> {
     complete(&session, &again).await
 }
 
-/// There, a message may be acked without a lease.
+/// Queen MQ allows an ack without a lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ack_needs_a_lease_q32() -> Result<()> {
     let (_db, session) = prepared("retry_limit => 0", 1).await?;
@@ -293,7 +295,7 @@ async fn what_was_purged_cannot_be_settled_and_an_empty_partition_is_done_q35() 
     }
     let pending = "SELECT pending FROM queen_groups";
     assert_eq!(session.count(pending).await?, 0);
-    // What retention takes is not pending either, and what follows is delivered.
+    // Messages that retention deletes are not pending, and what follows is delivered.
     PushBatch::new("q", vec![n(3), n(4)]).run(&session).await?;
     assert_eq!(session.count(pending).await?, 2);
     session.run("SELECT queen_configure('q', retention => '300 milliseconds')").await?;
@@ -308,7 +310,7 @@ async fn what_was_purged_cannot_be_settled_and_an_empty_partition_is_done_q35() 
     Ok(())
 }
 
-/// What is remembered for duplicates is not what a message is settled by.
+/// The record of ids for duplicates is not used for settling.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_id_settles_its_message_also_when_its_window_has_passed_q35() -> Result<()> {
     let (_db, session) = prepared("dedup_window => '100 milliseconds'", 0).await?;
@@ -355,7 +357,7 @@ async fn an_extended_lease_holds_all_its_partitions_and_never_shortens_q36() -> 
     expiry(&session, &held[0]).await?;
     assert_eq!(session.count("SELECT count(*) FROM queen_leases").await?, 2);
     assert_eq!(pop().run(&session).await?, []);
-    // It ends when it was said to, in both.
+    // The extended lease ends at its time in both partitions.
     let again = drain(&session, &pop(), 2, SOON).await?;
     assert!(again.iter().all(|one| one.delivery_attempt == 2), "{again:?}");
     let popped = again.iter().map(Message::expires_at).collect::<Result<Vec<_>>>()?;

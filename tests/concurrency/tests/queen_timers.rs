@@ -1,5 +1,5 @@
-//! What Queen MQ's own tests hold of timers, in the terms of the contract. The number at the end
-//! of a name is that of the behaviour in the list that these tests follow.
+//! Queen MQ's own tests of timers, written for the contract of queen_mq. The number at the end of a
+//! name is that of the behaviour in the list that these tests follow.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn pop() -> Pop {
     Pop::new("q").group("g").mode("all").batch(100).partitions(100)
 }
 
-/// `queen_schedule` of a number, with these arguments behind it.
+/// `queen_schedule` with a number as payload, and these further arguments.
 async fn schedule(session: &Session, key: &str, number: i64, when: &str) -> Result<Row, Error> {
     let sql = format!(
         "SELECT status, transaction_id, deliver_at FROM queen_schedule('q', $1, $2, {when})"
@@ -31,7 +31,7 @@ async fn pending(session: &Session) -> Result<i64> {
     Ok(session.count("SELECT count(*) FROM queen_timers").await?)
 }
 
-/// All there is to come, in order.
+/// Pop and complete this many messages, in order.
 async fn came(session: &Session, total: usize) -> Result<Vec<Message>> {
     drain(session, &pop(), total, SOON).await
 }
@@ -57,7 +57,7 @@ async fn a_timer_fires_at_its_time_and_a_past_one_at_once_q61() -> Result<()> {
     assert_eq!((&first.payload, first.partition.as_str()), (&n(2), "p"));
     assert_eq!(first.transaction_id, "promised");
     assert_eq!(first.headers, Some(json!({ "h": 1 })));
-    // It is as old as its place in the log.
+    // created_at is the time at which the message entered the log.
     assert!(first.created_at >= after, "{first:?}");
     let second = came(&session, 1).await?.remove(0);
     assert_eq!((&second.payload, &second.transaction_id), (&n(1), &made_up));
@@ -66,7 +66,7 @@ async fn a_timer_fires_at_its_time_and_a_past_one_at_once_q61() -> Result<()> {
     Ok(())
 }
 
-/// Also one that is the first of its group.
+/// Also the pop that registers its group.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pop_that_waits_gets_a_timer_at_its_time_q61() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -84,7 +84,7 @@ async fn a_pop_that_waits_gets_a_timer_at_its_time_q61() -> Result<()> {
         let came = pop.one(&session).await?;
         let waited = came.expires_at()? - TimeDelta::seconds(60) - row.get::<_, DateTime<Utc>>(2);
         ensure!(waited >= TimeDelta::zero(), "it came too early, by {waited}: {pop:?}");
-        // Generous: the machine may be busy.
+        // The limit is generous: the machine may be busy.
         ensure!(waited < TimeDelta::seconds(2), "it came {waited} after its time: {pop:?}");
     }
     Ok(())
@@ -99,7 +99,7 @@ async fn a_cancelled_timer_never_fires_and_an_unknown_one_is_none_q62() -> Resul
     assert!(cancel(&session, "cancelled").await?);
     assert!(!cancel(&session, "cancelled").await?);
     assert!(!cancel(&session, "never").await?);
-    // When the later one has come, the other would have.
+    // When the later timer has fired, the cancelled one would have fired, too.
     assert_eq!(numbers(&came(&session, 1).await?), [2]);
     assert!(!cancel(&session, "later").await?, "it has fired");
     assert_eq!(pop().run(&session).await?, []);
@@ -124,7 +124,7 @@ async fn a_timer_of_the_same_key_replaces_the_other_q63() -> Result<()> {
     assert_eq!(shown.get::<_, Value>(5), n(2));
     let came = came(&session, 1).await?;
     assert_eq!((numbers(&came), &came[0].transaction_id), (vec![2], &transaction_id));
-    // The key is free again, and the id of the one that was replaced was never pushed.
+    // The key is free again, and the id of the replaced timer was never pushed.
     let row = schedule(&session, "k", 3, "delay => '1 hour'").await?;
     assert_eq!(row.get::<_, String>(0), "scheduled");
     assert_eq!(Push::new("q", n(4)).id("first").run(&session).await?.status, "queued");
@@ -143,7 +143,7 @@ async fn a_timer_of_a_bundle_is_there_after_its_commit_only_q64() -> Result<()> 
         ])
     };
     let sql = "SELECT queen_tx_commit(kv => $1, timers => $2)";
-    // A gate that is open, and one that is lost.
+    // One bundle meets its condition, and one does not.
     let gate = |value: i64| {
         json!([{ "op": "putIfAbsent", "ns": "ns", "key": "k", "value": value, "forever": true,
                  "required": true }])
@@ -164,7 +164,7 @@ async fn a_timer_of_a_bundle_is_there_after_its_commit_only_q64() -> Result<()> 
     assert_eq!(pending(other).await?, 1);
     let lost: Value = session.query_one(sql, &[&gate(3), &timers(3)]).await?.get(0);
     assert_eq!((&lost["success"], &lost["reason"]), (&json!(false), &json!("kv_precondition")));
-    // The refused one has not rescheduled it.
+    // The refused bundle has not rescheduled the timer.
     let came = came(session, 1).await?;
     assert_eq!((numbers(&came), came[0].transaction_id.as_str()), (vec![2], "promised"));
     Ok(())
@@ -196,7 +196,7 @@ async fn timers_are_listed_and_fields_of_the_server_are_refused_q65() -> Result<
         let sql = "SELECT queen_tx_commit(timers => $1)";
         session.query(sql, &[&json!([timer])]).await.fails_with("22023")?;
     }
-    // One way to say when, and within a year.
+    // A timer needs exactly one time, within a year.
     for when in ["", ", delay => '1 hour', deliver_at => now()", ", delay => '367 days'"] {
         let sql = format!("SELECT queen_schedule('q', 'forged', '1'{when})");
         session.query(&sql, &[]).await.fails_with("22023")?;

@@ -1,4 +1,4 @@
-//! In REPEATABLE READ a conflict is a 40001, never a stale answer.
+//! In REPEATABLE READ a conflict raises 40001 and never gives an outdated answer.
 
 use std::slice;
 use std::time::Duration;
@@ -18,7 +18,7 @@ async fn a_whole_step_works_without_a_conflict() -> Result<()> {
     let [ref session, ref other] = db.sessions().await?;
     Push::new("q", n(1)).run(session).await?;
     session.begin_snapshot().await?;
-    // Neither pushes nor other partitions are a conflict.
+    // Pushes and other partitions are no conflict.
     Push::new("q", n(2)).run(other).await?;
     Push::new("q", n(3)).partition("b").run(other).await?;
     let came = pop().run(session).await?;
@@ -32,7 +32,7 @@ async fn a_whole_step_works_without_a_conflict() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ack_behind_somebody_elses_is_a_conflict() -> Result<()> {
+async fn an_ack_behind_another_sessions_ack_is_a_conflict() -> Result<()> {
     let db = TestDb::fresh().await?;
     let [ref session, ref other] = db.sessions().await?;
     PushBatch::new("q", vec![n(1), n(2), n(3)]).run(session).await?;
@@ -63,16 +63,16 @@ async fn a_pop_never_delivers_what_another_took_meanwhile() -> Result<()> {
     for round in 0..20 {
         let numbers = [4 * round, 4 * round + 1];
         PushBatch::new("q", numbers.map(n).to_vec()).run(session).await?;
-        // A cursor that the snapshot knows, and, in the first round, one that it doesn't.
+        // In the first round the snapshot does not show the cursor, later it does.
         session.begin_snapshot().await?;
-        let taken = pop().batch(1).one(other).await?;
-        assert_eq!(taken.payload, n(numbers[0]));
+        let popped = pop().batch(1).one(other).await?;
+        assert_eq!(popped.payload, n(numbers[0]));
         let completes = round % 2 == 0;
         if completes {
-            complete(other, slice::from_ref(&taken)).await?;
+            complete(other, slice::from_ref(&popped)).await?;
         }
         match pop().run(session).await {
-            // Skipping it is as good: the other may hold it.
+            // The pop may also skip the partition, which the other consumer may hold.
             Ok(came) => assert_eq!(came, [], "round {round}"),
             Err(error) => {
                 Err::<(), _>(error).fails_with("40001")?;
@@ -80,7 +80,7 @@ async fn a_pop_never_delivers_what_another_took_meanwhile() -> Result<()> {
         }
         session.run("ROLLBACK").await?;
         if !completes {
-            complete(other, &[taken]).await?;
+            complete(other, &[popped]).await?;
         }
         let rest = pop().one(other).await?;
         assert_eq!((&rest.payload, rest.delivery_attempt), (&n(numbers[1]), 1));
@@ -135,8 +135,8 @@ async fn a_twin_pushed_meanwhile_is_a_conflict() -> Result<()> {
     Ok(())
 }
 
-/// What was leased after the snapshot, in a partition or for several that were new to the group, can't
-/// be judged by it: a plain conflict, and never "unknown".
+/// A lease that was given after the snapshot, in a partition that was new to the group, is not
+/// visible. The answer is a plain conflict, never "unknown".
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_given_after_the_snapshot_is_a_conflict() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -164,7 +164,7 @@ async fn a_purge_behind_a_count_is_a_conflict() -> Result<()> {
     session.run("SELECT queen_configure('q', max_depth => 1000000)").await?;
     session.run("SELECT queen_push('q', '1') FROM generate_series(1, 400)").await?;
     session.begin_snapshot().await?;
-    // The depth is counted anew, and kept, once it is older than a second.
+    // The stored depth is counted anew when it is older than a second.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     Push::new("q", n(400)).run(other).await?;
     session.run("SELECT queen_purge('q')").await.fails_with("40001")?;

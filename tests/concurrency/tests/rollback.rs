@@ -1,4 +1,4 @@
-//! What rolls back has not happened: pops, pushes and acks, whole or to a savepoint.
+//! What rolls back has not happened: pops, pushes and acks, as a whole or to a savepoint.
 
 use anyhow::Result;
 use queen_tests::{Ack, Fails, Pop, Push, PushBatch, TestDb, complete, counts, expiry, n, numbers};
@@ -15,7 +15,7 @@ async fn a_rolled_back_pop_leaves_the_messages_free_at_once() -> Result<()> {
     messages.run(first).await?;
     for round in 0..20 {
         if round == 10 {
-            // From here on the group has its place in the partition already.
+            // From here on the group has a cursor in the partition.
             let came = pop().run(first).await?;
             complete(first, &came).await?;
             messages.run(first).await?;
@@ -23,7 +23,7 @@ async fn a_rolled_back_pop_leaves_the_messages_free_at_once() -> Result<()> {
         first.run("BEGIN").await?;
         let held = pop().run(first).await?;
         assert_eq!(numbers(&held), [1, 2, 3], "round {round}");
-        // Somebody who saw the partition locked has to find it again.
+        // The other session finds the partition locked, and must find it again later.
         assert_eq!(pop().run(second).await?, []);
         first.run("ROLLBACK").await?;
         Ack::all(held[0].lease()?).run(second).await.fails_with("QN003")?;
@@ -58,7 +58,7 @@ async fn a_partition_found_locked_is_found_again_among_others() -> Result<()> {
     Ok(())
 }
 
-/// What a session saw of its own transaction it has to forget with it.
+/// What a session remembers of its own transaction goes with the rollback.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_found_its_own_lease_finds_the_messages_after_the_rollback() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -68,7 +68,7 @@ async fn a_session_that_found_its_own_lease_finds_the_messages_after_the_rollbac
     for (begin, undo) in [
         ("BEGIN", "ROLLBACK"),
         ("BEGIN; SAVEPOINT s", "ROLLBACK TO SAVEPOINT s"),
-        // That transaction is open yet.
+        // The transaction of the round before is still open.
         ("SAVEPOINT s", "ROLLBACK"),
     ] {
         session.run(begin).await?;
@@ -80,7 +80,7 @@ async fn a_session_that_found_its_own_lease_finds_the_messages_after_the_rollbac
     let held = pop().batch(1).lease("2 seconds").one(&session).await?;
     assert_eq!((&held.payload, held.delivery_attempt), (&n(1), 1));
 
-    // A failure, and then an ack, that were none.
+    // A failure that is rolled back, and then an ack.
     session.run("BEGIN").await?;
     Ack::all(held.lease()?).failed("undone").run(&session).await?;
     assert_eq!(pop().run(&session).await?, [], "it waits for its retry");
@@ -96,7 +96,7 @@ async fn a_session_that_found_its_own_lease_finds_the_messages_after_the_rollbac
     assert_eq!((again[0].delivery_attempt, again[1].delivery_attempt), (2, 1));
     complete(&session, &again).await?;
 
-    // And a push.
+    // A push that is rolled back.
     session.run("BEGIN").await?;
     Push::new("q", n(100)).run(&session).await?;
     Push::new("q", n(101)).partition("new").run(&session).await?;
@@ -135,7 +135,7 @@ async fn a_savepoint_undoes_exactly_the_pushes_after_it() -> Result<()> {
     Push::new("gone", n(102)).run(&session).await?;
     session.run("ROLLBACK TO SAVEPOINT s").await?;
     Push::new("q", n(2)).run(&session).await?;
-    // The id of a push that was undone is free.
+    // The id of a push that was rolled back is free.
     assert_eq!(Push::new("q", n(3)).id("two").run(&session).await?.status, "queued");
     assert_eq!(Push::new("q", n(103)).id("one").run(&session).await?.status, "duplicate");
     session.run("SAVEPOINT s; RELEASE SAVEPOINT s; SAVEPOINT t").await?;
@@ -196,7 +196,7 @@ async fn a_savepoint_undoes_a_pop_and_the_registration_of_its_group() -> Result<
     session.run("BEGIN; SAVEPOINT s").await?;
     let undone = pop().batch(1).one(session).await?;
     session.run("ROLLBACK TO SAVEPOINT s").await?;
-    // Nothing is held any more while the transaction is still open.
+    // Nothing is held any more, though the transaction is still open.
     let came = pop().run(other).await?;
     assert_eq!(numbers(&came), [1, 2]);
     assert_ne!(came[0].lease_id, undone.lease_id);
@@ -214,7 +214,7 @@ async fn an_exception_block_undoes_what_it_did() -> Result<()> {
         .run(
             r#"DO $$
             DECLARE
-                taken uuid;
+                lease uuid;
             BEGIN
                 PERFORM queen_push('q', '{"n": 1}');
                 PERFORM queen_push('q', '{"n": 2}');
@@ -227,15 +227,15 @@ async fn an_exception_block_undoes_what_it_did() -> Result<()> {
             END $$;
             DO $$
             DECLARE
-                taken uuid;
+                lease uuid;
             BEGIN
-                SELECT lease_id INTO taken
+                SELECT lease_id INTO lease
                 FROM queen_pop('q', consumer_group => 'g', subscription_mode => 'all', batch => 1);
                 BEGIN
-                    PERFORM queen_ack(taken);
+                    PERFORM queen_ack(lease);
                     RAISE division_by_zero;
                 EXCEPTION WHEN division_by_zero THEN
-                    PERFORM queen_ack(taken, status => 'retry');
+                    PERFORM queen_ack(lease, status => 'retry');
                 END;
             END $$"#,
         )

@@ -1,4 +1,4 @@
-//! Calls that have read the queue before its ordering changes, and go on after it has.
+//! Calls that read the queue before its ordering changes, and go on afterwards.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 const ORDERINGS: [(&str, &str); 2] = [("none", "partition"), ("partition", "none")];
 
-/// How many wait for a lock on the table of queues.
+/// How many sessions wait for a lock on the table of queues.
 async fn waiting(watcher: &Session) -> Result<i64> {
     let sql = "SELECT count(*) FROM pg_locks WHERE NOT granted \
                AND relation = 'queen_mq.queue'::regclass AND database = \
@@ -20,8 +20,8 @@ async fn waiting(watcher: &Session) -> Result<i64> {
     Ok(watcher.count(sql).await?)
 }
 
-/// Let `call` begin, and take its first snapshot, before the ordering of `q` changes; and read the table
-/// of queues after that.
+/// Let `call` begin and take its first snapshot before the ordering of `q` changes, and read the
+/// table of queues after that.
 async fn overtaken<T: Send + 'static>(
     db: &TestDb,
     to: &str,
@@ -49,7 +49,7 @@ async fn overtaken<T: Send + 'static>(
     call.await?
 }
 
-/// A queue of messages 1 to 6, some of which have been completed.
+/// A queue with messages 1 to 6, of which the first ones have been completed.
 async fn prepared(ordering: &str, completed: i32) -> Result<(TestDb, Session)> {
     let db = TestDb::fresh().await?;
     let session = db.session().await?;
@@ -62,7 +62,7 @@ async fn prepared(ordering: &str, completed: i32) -> Result<(TestDb, Session)> {
     Ok((db, session))
 }
 
-/// Everything that comes, completed as it comes.
+/// Pop and complete everything.
 async fn all(session: &Session) -> Result<Vec<Message>> {
     let mut all = Vec::new();
     loop {
@@ -87,7 +87,7 @@ async fn a_pop_delivers_nothing_twice_and_loses_nothing() -> Result<()> {
             let held = held.await?;
             let others = all(&session).await?;
             if let Some(first) = held.first() {
-                // Its consumer is gone.
+                // The consumer has gone away.
                 expiry(&session, first).await?;
             }
             let rest = all(&session).await?;
@@ -140,7 +140,7 @@ async fn a_seek_moves_the_group_as_it_is_now() -> Result<()> {
     Ok(())
 }
 
-/// Without anything that holds anybody up.
+/// Here no open transaction delays the switches.
 #[tokio::test(flavor = "multi_thread")]
 async fn consumers_beside_many_switches_get_each_message_once() -> Result<()> {
     const MESSAGES: i64 = 2500;

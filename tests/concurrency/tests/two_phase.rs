@@ -1,5 +1,5 @@
 //! PREPARE TRANSACTION with push, pop and ack: nothing happens before COMMIT PREPARED, nothing
-//! happens after ROLLBACK PREPARED, and nobody waits in between.
+//! happens after ROLLBACK PREPARED, and no other session waits in between.
 
 use anyhow::Result;
 use queen_tests::{
@@ -10,9 +10,9 @@ fn pop() -> Pop {
     Pop::new("q").group("g").mode("all").batch(100).partitions(100)
 }
 
-/// Ends the transaction that `prepare` left, as asked.
+/// Commits or rolls back the prepared transaction.
 async fn end(db: &TestDb, session: &Session, how: &str) -> Result<()> {
-    // The names of prepared transactions are shared by the databases of a server.
+    // All databases of a server share the names of prepared transactions.
     Ok(session.run(&format!("{how} PREPARED '{}'", db.name())).await?)
 }
 
@@ -35,7 +35,7 @@ async fn a_prepared_push_arrives_with_its_commit() -> Result<()> {
     first.run("BEGIN").await?;
     PushBatch::new("q", vec![n(2), n(3)]).run(&first).await?;
     prepare(&db, &first).await?;
-    // Order counts from COMMIT PREPARED: this one is delivered meanwhile.
+    // Order counts from COMMIT PREPARED: this message may be delivered before it.
     Push::new("q", n(4)).run(&second).await?;
     let came = pop().run(&second).await?;
     assert_eq!(numbers(&came), [1, 4]);
@@ -112,7 +112,7 @@ async fn a_prepared_ack_takes_effect_with_its_commit() -> Result<()> {
     complete(&second, &came).await
 }
 
-/// Push, pop and ack in one, prepared by a session that ends before the decision.
+/// Push, pop and ack in one transaction, prepared by a session that ends before the decision.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_whole_step_can_be_prepared() -> Result<()> {
     let db = TestDb::fresh().await?;

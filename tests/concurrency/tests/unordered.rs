@@ -1,7 +1,5 @@
-//! Groups without order (`ordering => 'none'`): any number of consumers hold leases on one partition
-//! side by side, and a failed message is retried alone and holds nobody up.
-
-use std::time::{Duration, Instant};
+//! Groups without order (`ordering => 'none'`): any number of consumers hold leases on one
+//! partition at a time. A failed message is retried alone and holds no other message up.
 
 use anyhow::{Context, Result, ensure};
 use chrono::TimeDelta;
@@ -11,20 +9,16 @@ use queen_tests::{
     drain, eventually, expiry, find, n, numbers, settle, sorted,
 };
 use serde_json::json;
-use tokio_postgres::SimpleQueryMessage;
 use uuid::Uuid;
 
-/// Far more than a wake-up takes on a busy machine, and less than the longest sleep of a waiter.
-const AWAKE: Duration = Duration::from_millis(1500);
-
-/// Complete what is left in a lease, after some of it was settled.
+/// Complete what is left in a lease after some of it was settled.
 async fn finish(session: &Session, lease: Uuid, left: i32) -> Result<()> {
     let rest = Ack::all(lease).run(session).await?;
     assert_eq!((rest.settled, rest.lease_released), (left, true));
     Ok(())
 }
 
-/// Failures and deliveries of the only dead letter.
+/// The failures and deliveries of the only dead letter.
 async fn letter(session: &Session) -> Result<(i32, i32)> {
     let row = session.query_one("SELECT failures, deliveries FROM queen_dead_letters", &[]).await?;
     Ok((row.get(0), row.get(1)))
@@ -41,7 +35,7 @@ async fn consumers_hold_leases_on_one_partition_side_by_side() -> Result<()> {
     assert_eq!(sorted(&held.concat()), (1..=10).collect::<Vec<_>>());
     assert_eq!(pop().run(&session).await?, []);
     assert_eq!(figures(&session).await?, (10, 10, 0));
-    // One ends before the others, in any order.
+    // Each lease ends before the others, the last one first.
     for (number, messages) in held.iter().enumerate().rev() {
         complete(&session, messages).await?;
         assert_eq!(figures(&session).await?, (number as i64 * 2, number as i64 * 2, 0));
@@ -50,8 +44,8 @@ async fn consumers_hold_leases_on_one_partition_side_by_side() -> Result<()> {
     Ok(())
 }
 
-/// Pop until so many have come, and settle nothing.
-async fn take(session: &Session, pop: &Pop, total: usize) -> Result<Vec<Message>> {
+/// Pop until so many messages have come, without settling them.
+async fn pop_until(session: &Session, pop: &Pop, total: usize) -> Result<Vec<Message>> {
     let mut all = Vec::new();
     eventually("messages", SOON, async || {
         all.extend(pop.run(session).await?);
@@ -90,7 +84,7 @@ async fn a_lone_consumer_gets_first_deliveries_in_order() -> Result<()> {
     let mut came = Vec::new();
     for (number, consumer) in consumers.iter().enumerate() {
         came.push(match number {
-            2 | 3 => take(session, consumer, 24).await?,
+            2 | 3 => pop_until(session, consumer, 24).await?,
             _ => drain(session, consumer, 24, SOON).await?,
         });
     }
@@ -102,7 +96,7 @@ async fn a_lone_consumer_gets_first_deliveries_in_order() -> Result<()> {
     }
     for (consumer, before) in consumers.iter().zip(came) {
         assert_eq!(numbers(&before), (1..=24).collect::<Vec<_>>(), "{consumer:?}");
-        let rest = take(session, consumer, 25).await?;
+        let rest = pop_until(session, consumer, 25).await?;
         assert!(before.iter().chain(&rest).all(|one| one.delivery_attempt == 1));
         let (late, rest): (Vec<i64>, _) = numbers(&rest).iter().partition(|one| **one > 100);
         assert_eq!(late, (101..=104).collect::<Vec<_>>(), "{consumer:?}");
@@ -120,7 +114,7 @@ async fn a_failed_message_waits_alone_and_the_lease_goes_on() -> Result<()> {
     let two = Ack::messages(lease, [held[1].message_id]);
     assert_eq!(two.clone().failed("no").run(&session).await?, counts(1, 0, false));
     assert_eq!(figures(&session).await?, (5, 2, 1));
-    // It is not in the lease any more.
+    // The message is not in the lease any more.
     two.run(&session).await.fails_with("QN004")?;
     let others = pop().batch(10).run(&session).await?;
     assert_eq!(numbers(&others), [4, 5]);
@@ -167,7 +161,7 @@ async fn a_failed_message_comes_back_after_its_delay_while_others_flow() -> Resu
         assert_eq!(back.delivery_attempt, attempt);
         let due = TimeDelta::milliseconds(delay);
         ensure!(at >= before + due, "after {} of {delay} ms", at - before);
-        // Generous: the machine may be busy.
+        // The limit is generous: the machine may be busy.
         ensure!(at <= after + due + TimeDelta::seconds(3), "only after {}", at - after);
         failing = back;
     }
@@ -202,7 +196,7 @@ async fn a_retry_comes_back_at_once_and_is_not_charged() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_is_exhausted_by_its_own_failures() -> Result<()> {
     let (_db, [session]) = prepared(", retry_limit => 1", 3).await?;
-    // 1 and 2 fail once, so that two failures do not add up to one budget.
+    // Messages 1 and 2 fail once each: their failures do not add up.
     for (number, dead_lettered) in [(1, 0), (2, 0), (1, 1)] {
         let came = pop().batch(10).run(&session).await?;
         let one = find(&came, number)?;
@@ -219,7 +213,7 @@ async fn a_message_is_exhausted_by_its_own_failures() -> Result<()> {
     let rest = pop().batch(10).run(&session).await?;
     assert_eq!(sorted(&rest), [2, 3]);
     assert!(rest.iter().all(|one| one.delivery_attempt == 4), "{rest:?}");
-    // A dead letter ends nothing but itself.
+    // Making one message a dead letter ends nothing else.
     let two = find(&rest, 2)?;
     let ack = Ack::messages(two.lease()?, [two.message_id]).status("dead_letter");
     assert_eq!(ack.run(&session).await?, Settled { dead_lettered: 1, ..counts(1, 0, false) });
@@ -320,90 +314,4 @@ async fn what_is_acked_as_it_is_popped_leaves_no_lease() -> Result<()> {
     assert_eq!(pop().batch(9).run(&session).await?, []);
     assert_eq!(figures(&session).await?, (0, 0, 0));
     Ok(())
-}
-
-/// Wait in `waiter` while `act` happens, which is over after some time; what came, and how long after
-/// the end of `act`.
-async fn woken(
-    waiter: &Session,
-    act: impl Future<Output = Result<()>>,
-) -> Result<(Vec<Message>, Duration)> {
-    let pop = pop().wait("20 s");
-    let acting = async {
-        tokio::time::sleep(Duration::from_millis(60)).await;
-        act.await.map(|()| Instant::now())
-    };
-    let waiting = async { pop.run(waiter).await.map(|came| (came, Instant::now())) };
-    let (came, acted) = tokio::join!(waiting, acting);
-    let (came, at) = came?;
-    Ok((came, at.saturating_duration_since(acted?)))
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_waiting_pop_is_woken_by_a_push_a_retry_and_an_expiry() -> Result<()> {
-    let (db, [other]) = prepared(", retry_delay => '300 ms'", 1).await?;
-    let other = &other;
-    let waiter = &db.session().await?;
-    // Somebody holds a message of the partition all along.
-    let held = pop().lease("1 h").one(other).await?;
-    let (came, delay) = woken(waiter, async {
-        Push::new("q", n(2)).run(other).await?;
-        Ok(())
-    })
-    .await?;
-    ensure!(numbers(&came) == [2] && delay < AWAKE, "{came:?} after {delay:?}");
-
-    let lease: Uuid = came[0].lease()?;
-    let failing = async {
-        assert_eq!(Ack::all(lease).failed("no").run(other).await?, counts(1, 0, true));
-        Ok(())
-    };
-    let (came, delay) = woken(waiter, failing).await?;
-    ensure!(numbers(&came) == [2] && came[0].delivery_attempt == 2, "{came:?}");
-    ensure!(delay < Duration::from_millis(300) + AWAKE, "after {delay:?}");
-    ensure!(delay >= Duration::from_millis(200), "after {delay:?}");
-
-    let lease = came[0].lease()?;
-    let retrying = async {
-        assert_eq!(Ack::all(lease).status("retry").run(other).await?, counts(1, 0, true));
-        Ok(())
-    };
-    let (came, delay) = woken(waiter, retrying).await?;
-    ensure!(numbers(&came) == [2] && delay < AWAKE, "{came:?} after {delay:?}");
-    complete(waiter, &came).await?;
-
-    push(other, "Default", 3, 3).await?;
-    let short = pop().lease("400 ms").one(other).await?;
-    let began = Instant::now();
-    let came = pop().wait("20 s").run(waiter).await?;
-    ensure!(numbers(&came) == [3] && began.elapsed() < AWAKE, "{:?}", began.elapsed());
-    Ack::all(short.lease()?).run(other).await.fails_with("QN002")?;
-    complete(waiter, &came).await?;
-
-    // A single one of a batch is enough for each that waits.
-    let second = &db.session().await?;
-    let pushing = async {
-        push(other, "Default", 4, 5).await?;
-        Ok(())
-    };
-    let waiting = pop().wait("20 s");
-    let (first, woken) = tokio::join!(waiting.run(second), woken(waiter, pushing));
-    let (first, second) = (first?, woken?.0);
-    assert_eq!(sorted(&[first.clone(), second.clone()].concat()), [4, 5]);
-    complete(other, &first).await?;
-    complete(other, &second).await?;
-
-    let sql = "CALL queen_wait('q', 'g', '20 s')";
-    let (ready, pushed) = tokio::join!(waiter.simple_query(sql), async {
-        tokio::time::sleep(Duration::from_millis(60)).await;
-        Push::new("q", n(6)).run(other).await
-    });
-    pushed?;
-    let is_ready = ready?.iter().any(|message| match message {
-        SimpleQueryMessage::Row(row) => row.get(0) == Some("t"),
-        _ => false,
-    });
-    assert!(is_ready);
-    assert_eq!(numbers(&pop().run(waiter).await?), [6]);
-    complete(other, &[held]).await
 }

@@ -1,4 +1,4 @@
-//! Groups without order: claims are folded up behind the consumers, in the middle of their work.
+//! Groups without order: the sweep folds claims into the cursor while consumers work.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use queen_tests::{
 
 const SWEEP: &str = "SELECT queen_sweep(1000)";
 
-/// It deletes claims of messages that are settled, which others of the same lease may not be.
+/// The sweep deletes claims of settled messages; other messages of the lease may not be settled.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ack_waits_for_no_sweep_that_is_open() -> Result<()> {
     let (_db, [session, open]) = prepared("", 0).await?;
@@ -23,7 +23,7 @@ async fn an_ack_waits_for_no_sweep_that_is_open() -> Result<()> {
     assert_eq!(claims(&open).await?, 2);
     assert_eq!(claims(&session).await?, 3);
     session.be_prompt().await?;
-    // One by its name, the rest without, and all of them again.
+    // One message by its id, the rest without, and all of them again.
     let second = Ack::messages(lease, [held[1].message_id]).run(&session).await?;
     assert!(!second.lease_released);
     let rest = Ack::all(lease).run(&session).await?;
@@ -39,7 +39,7 @@ async fn an_ack_waits_for_no_sweep_that_is_open() -> Result<()> {
     Ok(())
 }
 
-/// What it has learned of its own work is forgotten with it.
+/// What the session learned from its own work goes with the rollback.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_rolls_back_a_pop_and_a_fold_gets_everything_again() -> Result<()> {
     for is_known in [false, true] {
@@ -71,7 +71,8 @@ async fn a_session_that_rolls_back_a_pop_and_a_fold_gets_everything_again() -> R
     Ok(())
 }
 
-/// Its end has been passed by those who look for the ends of leases, and the claim by the fold.
+/// Other sessions have looked for the ends of leases past its end, and the fold has passed its
+/// claim.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_was_over_before_its_commit_is_found_after_a_fold() -> Result<()> {
     let (db, [session, late]) = prepared("", 0).await?;
@@ -92,7 +93,7 @@ async fn a_lease_that_was_over_before_its_commit_is_found_after_a_fold() -> Resu
     Ok(())
 }
 
-/// Not even one that settles at once, which no ack could refuse.
+/// Not even a pop with auto_ack, after which no ack could be refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_old_snapshot_takes_nothing_from_a_group_that_was_moved_or_reordered() -> Result<()> {
     let change = |to: &str| format!("SELECT queen_configure('q', ordering => '{to}')");
@@ -149,9 +150,9 @@ async fn what_was_deleted_by_age_does_not_come_between() -> Result<()> {
     Ok(())
 }
 
-/// Without sweeps, pops fold: now and then, in whichever session.
+/// Without sweeps, pops of any session fold now and then.
 #[tokio::test(flavor = "multi_thread")]
-async fn claims_do_not_pile_up_where_nobody_sweeps() -> Result<()> {
+async fn claims_do_not_pile_up_without_sweeps() -> Result<()> {
     let (_db, [session]) = prepared("", 0).await?;
     push(&session, "Default", 1, 500).await?;
     for round in 0..8 {
@@ -186,12 +187,13 @@ async fn a_large_lease_is_settled_message_by_message() -> Result<()> {
         held[500..].iter().map(|one| one.transaction_id.clone()).collect();
     let rest = Ack::ids(lease, transactions).run(&session).await?;
     assert_eq!((rest.settled, rest.already, rest.lease_released), (500, 0, true));
-    // Each costs by itself, not by the size of the lease: some milliseconds, with assertions on.
+    // The cost of each ack does not depend on the size of the lease: some milliseconds, with
+    // assertions on.
     ensure!(one_by_one < Duration::from_secs(10), "{one_by_one:?}");
     Ok(())
 }
 
-/// One of its messages is settled, and forgotten while the ack waits for another.
+/// One of its messages is settled, and its claim folded, while the ack waits for another one.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_folded_while_an_ack_waits_is_settled_all_the_same() -> Result<()> {
     let (_db, [session, open, sweeper]) = prepared("", 0).await?;
@@ -247,7 +249,7 @@ async fn a_session_that_rolls_back_a_redelivery_gets_it_again() -> Result<()> {
     Ok(())
 }
 
-/// Nor does a pop take a transaction id beside it.
+/// A pop beside it gets no transaction id, either.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pop_beside_an_open_deletion_by_age_writes_nothing() -> Result<()> {
     let (_db, [session, open]) = prepared("", 0).await?;

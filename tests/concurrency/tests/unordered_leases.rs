@@ -1,4 +1,5 @@
-//! Leases in groups without order: they run out, are fenced, extended and settled message by message.
+//! Leases in groups without order: they run out, are fenced, are extended, and are settled message
+//! by message.
 
 use std::collections::BTreeSet;
 use std::slice;
@@ -28,7 +29,7 @@ async fn what_a_lost_lease_held_comes_to_another_message_by_message() -> Result<
         if is_swept {
             sweep(&first).await?;
         }
-        // Late, though nobody took the messages since.
+        // The ack is late, though no consumer has popped since.
         for ack in [Ack::all(lease), of(0), Ack::ids(lease, [&lost[1].transaction_id])] {
             for status in ["completed", "failed", "retry", "dead_letter"] {
                 ack.clone().status(status).run(&first).await.fails_with("QN001")?;
@@ -36,24 +37,24 @@ async fn what_a_lost_lease_held_comes_to_another_message_by_message() -> Result<
         }
         first.query("SELECT queen_extend($1)", &[&lease]).await.fails_with("QN001")?;
 
-        // A refusal reaches its client a moment before the locks of its transaction are gone.
+        // A refused client gets its error a moment before its transaction's locks are released.
         let again = pop_all().batch(1).wait("5 s").one(&second).await?;
-        let taken = lost.iter().position(|one| one.message_id == again.message_id);
-        let taken = taken.expect("one of those");
-        assert_eq!(again.delivery_attempt, lost[taken].delivery_attempt + 1);
+        let moved = lost.iter().position(|one| one.message_id == again.message_id);
+        let moved = moved.expect("one of those");
+        assert_eq!(again.delivery_attempt, lost[moved].delivery_attempt + 1);
         for status in ["completed", "failed", "retry", "dead_letter"] {
-            of(taken).status(status).run(&first).await.fails_with("QN002")?;
+            of(moved).status(status).run(&first).await.fails_with("QN002")?;
             Ack::all(lease).status(status).run(&first).await.fails_with("QN002")?;
         }
-        // The others are as they were.
-        let left = (taken + 1) % 3;
+        // The other messages are as they were.
+        let left = (moved + 1) % 3;
         of(left).run(&first).await.fails_with("QN001")?;
-        Ack::messages(lease, [id(left), id(taken)]).run(&first).await.fails_with("QN002")?;
+        Ack::messages(lease, [id(left), id(moved)]).run(&first).await.fails_with("QN002")?;
         if is_swept {
             complete(&second, slice::from_ref(&again)).await?;
             sweep(&second).await?;
-            // Completed by another lease: never a silent success.
-            of(taken).run(&first).await.fails_with("QN002")?;
+            // Another lease completed the message: the ack must not succeed silently.
+            of(moved).run(&first).await.fails_with("QN002")?;
             let rest = pop_all().run(&second).await?;
             assert_eq!(rest.len(), 2);
             complete(&second, &rest).await?;
@@ -83,7 +84,7 @@ async fn a_repeated_ack_counts_in_already_also_after_sweeps() -> Result<()> {
             _ => (&by_id, true),
         };
         if is_swept {
-            // While it is live, too.
+            // Also while the lease is live.
             sweep(&session).await?;
         }
         if size > 1 {
@@ -104,7 +105,7 @@ async fn a_repeated_ack_counts_in_already_also_after_sweeps() -> Result<()> {
             sweep(&session).await?;
         }
         Ack::ids(lease, ["never"]).run(&session).await.fails_with("QN004")?;
-        // Long after, when others have gone on.
+        // Long after, when the group has gone on.
         expiry(&session, &held[0]).await?;
         Push::new("q", n(100)).run(&session).await?;
         complete(&session, &pop_all().run(&session).await?).await?;
@@ -116,7 +117,7 @@ async fn a_repeated_ack_counts_in_already_also_after_sweeps() -> Result<()> {
     Ok(())
 }
 
-/// Also when the messages themselves are gone.
+/// Also when the messages themselves are deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_ack_is_answered_when_the_log_has_been_cut() -> Result<()> {
     let (_db, [session]) = prepared(", completed_retention => '1 us'", 3).await?;
@@ -237,7 +238,7 @@ async fn a_mixed_set_is_settled_as_one_and_the_rest_stays() -> Result<()> {
         { "messageId": id(4), "status": "dead_letter", "error": "four" },
         { "transactionId": held[4].transaction_id, "status": "completed" },
     ]);
-    // One that is foreign spoils the rest.
+    // One foreign message makes the whole call fail.
     let mut spoilt = results.clone();
     spoilt[0]["messageId"] = json!(id(7) + 1);
     settle(&session, lease, &spoilt).await.fails_with("QN004")?;
@@ -263,7 +264,7 @@ async fn a_mixed_set_is_settled_as_one_and_the_rest_stays() -> Result<()> {
         .map(|one| json!({ "messageId": one.message_id, "status": "failed", "error": "again" }))
         .collect();
     let outcomes = settle(&session, back[0].lease()?, &Value::Array(all)).await?;
-    // The second failure of 2, the first of 3.
+    // It is the second failure of message 2 and the first one of 3.
     for row in outcomes {
         let expected = if row.message_id == id(2) { "dead_lettered" } else { "failed" };
         assert_eq!(row.outcome, expected);
@@ -325,7 +326,7 @@ async fn a_bundle_settles_and_is_fenced() -> Result<()> {
     Ok(())
 }
 
-/// A pop that began before a lease ended does not take over, however long it took to get there.
+/// A pop that began before a lease ended does not claim its messages, however late it gets to them.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_leases_of_a_message_never_overlap() -> Result<()> {
     const MESSAGES: usize = 60;

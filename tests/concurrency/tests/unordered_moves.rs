@@ -1,4 +1,4 @@
-//! Groups without order: what seeks, purges, removals and replays do to leases and to what is delivered.
+//! Groups without order: how seeks, purges, removals and replays change leases and deliveries.
 
 use anyhow::Result;
 use chrono::{DateTime, Utc};
@@ -23,12 +23,12 @@ async fn push_to(
     Ok(())
 }
 
-/// What has been done before somebody moves the group: in partition a, 1 is completed, 2 is held, 3
-/// has failed, 4, 5 and 6 were not delivered; in b, 7 and 8 are held, 9 and 10 were not delivered.
+/// The state before the group is moved. In partition a, 1 is completed, 2 is held, 3 has failed,
+/// and 4, 5 and 6 were not delivered. In b, 7 and 8 are held, and 9 and 10 were not delivered.
 struct Worked {
     a: Message,
     b: Vec<Message>,
-    /// After 1, 2, 3, 7 and 8 were pushed.
+    /// The time after 1, 2, 3, 7 and 8 were pushed.
     time: DateTime<Utc>,
 }
 
@@ -121,7 +121,7 @@ async fn a_seek_in_one_partition_takes_its_part_of_a_lease_and_resets_counts() -
     let again = pop_all().run(&session).await?;
     assert_eq!(numbers(&again), [1, 2]);
     assert!(again.iter().all(|one| one.delivery_attempt == 1));
-    // Its failure before does not count: one more is survived.
+    // The failure before the seek is not counted, so the message survives one more.
     let ack = Ack::messages(again[0].lease()?, [again[0].message_id]).failed("no");
     assert_eq!(ack.run(&session).await?.dead_lettered, 0);
     let back = pop_all().one(&session).await?;
@@ -189,7 +189,7 @@ async fn purged_unsubscribed_and_deleted_leases_are_gone() -> Result<()> {
         assert_eq!((numbers(&came), came[0].delivery_attempt), (vec![11, 12], 1));
         refused(&worked, "QN003").await?;
     }
-    // In the end nothing of all that is left.
+    // In the end nothing is left of all that.
     session.run("UPDATE queen_mq.receipt SET ended_at = ended_at - interval '2 h'").await?;
     session.run("UPDATE queen_mq.claim SET deadline = deadline - interval '2 h'").await?;
     session.run("UPDATE queen_mq.progress SET due_at = due_at - interval '2 h'").await?;

@@ -1,18 +1,16 @@
-//! Groups without order beside open transactions: a pop skips exactly what others hold uncommitted,
-//! waits for nobody, and finds again whatever was rolled back or ran out meanwhile.
+//! Groups without order beside open transactions: a pop skips exactly the messages that other
+//! transactions hold, waits for none of them, and finds again what was rolled back or ran out
+//! meanwhile.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use queen_tests::unordered::{SOON, figures, pop_all, push, sweep};
 use queen_tests::{
-    Ack, Fails, Message, Push, Session, TestDb, at_once, complete, drain, eventually, expiry, n,
-    numbers, sorted,
+    Ack, Fails, Push, Session, TestDb, complete, drain, eventually, expiry, n, numbers, sorted,
 };
 
-const CROWD: usize = 64;
-
-/// A queue without order, with further options, and messages 1, 2, … in one push; the second session
+/// A queue without order, with these options, and messages 1, 2, … in one push. The second session
 /// has popped before, and must be answered within half a second.
 async fn prepared(options: &str, messages: i64) -> Result<(TestDb, Session, Session)> {
     let db = TestDb::fresh().await?;
@@ -24,94 +22,6 @@ async fn prepared(options: &str, messages: i64) -> Result<(TestDb, Session, Sess
     other.run("SELECT * FROM queen_groups, queen_leases; SELECT queen_sweep(1000)").await?;
     other.be_prompt().await?;
     Ok((db, open, other))
-}
-
-/// 64 messages in one partition, pushed together or singly.
-async fn crowded(db: &TestDb, is_batch: bool) -> Result<Session> {
-    let session = db.session().await?;
-    session.run("SELECT queen_configure('q', ordering => 'none')").await?;
-    session.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
-    if is_batch {
-        push(&session, "Default", 1, CROWD as i64).await?;
-    } else {
-        for number in 1..=CROWD as i64 {
-            Push::new("q", n(number)).run(&session).await?;
-        }
-    }
-    let segments = session.count("SELECT count(*) FROM queen_mq.segment").await?;
-    // A segment holds 28 messages.
-    assert_eq!(segments, if is_batch { 3 } else { CROWD as i64 });
-    Ok(session)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sixty_four_open_pops_get_different_messages_of_one_partition() -> Result<()> {
-    for is_batch in [true, false] {
-        let db = TestDb::alone().await?;
-        let watcher = crowded(&db, is_batch).await?;
-        let consumers = db.crowd(CROWD).await?;
-        let mut held = Vec::new();
-        for consumer in &consumers {
-            // Whoever waited for another one would wait for ever.
-            consumer.run("SET statement_timeout = '3 s'; BEGIN").await?;
-            held.push(pop_all().batch(1).one(consumer).await?);
-        }
-        assert_eq!(sorted(&held), (1..=CROWD as i64).collect::<Vec<_>>());
-        assert!(held.iter().all(|one| one.delivery_attempt == 1));
-        watcher.be_prompt().await?;
-        assert_eq!(pop_all().run(&watcher).await?, []);
-        assert_eq!(figures(&watcher).await?, (64, 0, 0));
-        for consumer in &consumers {
-            consumer.run("COMMIT").await?;
-        }
-        assert_eq!(figures(&watcher).await?, (64, 64, 0));
-        let sql = "SELECT count(DISTINCT lease_id) FROM queen_leases WHERE messages = 1";
-        assert_eq!(watcher.count(sql).await?, 64);
-        for (consumer, message) in consumers.iter().zip(held).rev() {
-            complete(consumer, &[message]).await?;
-        }
-        assert_eq!(figures(&watcher).await?, (0, 0, 0));
-        assert_eq!(pop_all().run(&watcher).await?, []);
-        sweep(&watcher).await?;
-        assert_eq!(pop_all().run(&watcher).await?, []);
-    }
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sixty_four_pops_at_once_share_them_too() -> Result<()> {
-    for is_batch in [true, false] {
-        let db = TestDb::alone().await?;
-        let watcher = crowded(&db, is_batch).await?;
-        let results = at_once(db.crowd(CROWD).await?, |_, session| async move {
-            session.run("SET statement_timeout = '5 s'; BEGIN").await?;
-            let began = Instant::now();
-            let message = loop {
-                if let Some(message) = pop_all().batch(1).run(&session).await?.pop() {
-                    break message;
-                }
-                ensure!(began.elapsed() < SOON, "there is one for each");
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            };
-            // The others have theirs, or get it, while this is open.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            session.run("COMMIT").await?;
-            Ok((message, session))
-        })
-        .await?;
-        let mut held = Vec::new();
-        for one in results {
-            held.push(one?);
-        }
-        let messages: Vec<Message> = held.iter().map(|one| one.0.clone()).collect();
-        assert_eq!(sorted(&messages), (1..=CROWD as i64).collect::<Vec<_>>());
-        assert_eq!(figures(&watcher).await?, (64, 64, 0));
-        for (message, session) in held {
-            complete(&session, &[message]).await?;
-        }
-        assert_eq!(figures(&watcher).await?, (0, 0, 0));
-    }
-    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,7 +36,7 @@ async fn an_open_pop_hides_what_it_took_and_nothing_else() -> Result<()> {
     Push::new("q", n(11)).run(&other).await?;
     let next = pop_all().run(&other).await?;
     assert_eq!(numbers(&next), [11]);
-    // Other groups have messages of their own.
+    // Another group has its own deliveries.
     assert_eq!(pop_all().group("h").run(&other).await?.len(), 12);
     complete(&other, &next).await?;
     other.run("SELECT queen_sweep(1000)").await?;
@@ -212,7 +122,7 @@ async fn a_rolled_back_pop_leaves_its_messages_free_at_once() -> Result<()> {
         assert_eq!(pop_all().run(&other).await?, []);
         open.run(undo).await?;
         Ack::all(held[0].lease()?).run(&other).await.fails_with("QN003")?;
-        // To others first, and to itself.
+        // The messages are free for the other session, and for the session itself.
         for (session, is_open) in [(&other, false), (&open, is_open)] {
             session.run(if is_open { "SAVEPOINT again" } else { "BEGIN" }).await?;
             let again = pop_all().run(session).await?;
@@ -228,7 +138,8 @@ async fn a_rolled_back_pop_leaves_its_messages_free_at_once() -> Result<()> {
     Ok(())
 }
 
-/// What was delivered and given back before is as it was, when a later delivery rolls back.
+/// A later delivery that rolls back changes nothing in what is known of a message that was given
+/// back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolled_back_redelivery_is_not_counted() -> Result<()> {
     let (_db, open, other) = prepared("", 2).await?;
@@ -293,7 +204,7 @@ async fn a_prepared_pop_holds_until_it_is_decided() -> Result<()> {
             ack.run(&other).await.fails_with("QN003")?;
             continue;
         }
-        // So does an ack, and a failure.
+        // An ack and a failure can be prepared, too.
         open.run("BEGIN").await?;
         Ack::messages(held[0].lease()?, [held[0].message_id]).run(&open).await?;
         Ack::messages(held[0].lease()?, [held[1].message_id]).failed("no").run(&open).await?;
@@ -309,7 +220,8 @@ async fn a_prepared_pop_holds_until_it_is_decided() -> Result<()> {
     Ok(())
 }
 
-/// Its lease is over before anybody can see it, and the others have been everywhere meanwhile.
+/// The lease is over before any other transaction can see it, and other sessions have popped
+/// everywhere meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_ran_out_before_its_commit_is_found_again() -> Result<()> {
     for is_busy in [false, true] {
@@ -317,7 +229,7 @@ async fn a_lease_that_ran_out_before_its_commit_is_found_again() -> Result<()> {
         open.run("BEGIN").await?;
         let held = pop_all().batch(1).lease("100 ms").one(&open).await?;
         assert_eq!(held.payload, n(1));
-        // One that is settled in time, and one that is extended.
+        // One message that is settled in time, and one whose lease is extended.
         complete(&open, &pop_all().batch(1).lease("100 ms").run(&open).await?).await?;
         let extended = pop_all().batch(1).lease("100 ms").one(&open).await?;
         open.query("SELECT queen_extend($1, '1 h')", &[&extended.lease()?]).await?;
@@ -339,7 +251,7 @@ async fn a_lease_that_ran_out_before_its_commit_is_found_again() -> Result<()> {
         }
         assert_eq!(figures(&other).await?.0, 3);
         open.run("COMMIT").await?;
-        // Nobody has it any more.
+        // The lease is over, and no other lease has the message.
         Ack::all(held.lease()?).run(&other).await.fails_with("QN001")?;
         let again = pop_all().one(&other).await?;
         assert_eq!((&again.payload, again.delivery_attempt), (&n(1), 2));
@@ -377,7 +289,8 @@ async fn a_failure_that_fell_due_before_its_commit_is_found_again() -> Result<()
     Ok(())
 }
 
-/// Where others are always ahead, consumers go on beyond them; what is behind is not forgotten over it.
+/// Where more messages always follow, consumers go on past what others hold, and still come back to
+/// it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_commits_late_comes_soon_though_there_is_always_more() -> Result<()> {
     const CONSUMERS: i64 = 8;
@@ -401,7 +314,7 @@ async fn what_commits_late_comes_soon_though_there_is_always_more() -> Result<()
         consumers.push(db.session().await?);
     }
     let mut came = Vec::new();
-    // Each is behind the others by the time it pops again.
+    // Each consumer is behind the others when it pops again.
     for _ in 0..30 {
         for consumer in &consumers {
             came.extend(numbers(&[pop.one(consumer).await?]));
@@ -410,7 +323,7 @@ async fn what_commits_late_comes_soon_though_there_is_always_more() -> Result<()
     assert_eq!(came, (1..=30 * CONSUMERS).collect::<Vec<_>>());
     for (session, number) in late.iter().zip(1..) {
         session.run("COMMIT").await?;
-        // As the worker does each second, and a pop now and then.
+        // The worker sweeps every second, and a pop does so now and then.
         sweep(&admin).await?;
         let mut came = Vec::new();
         for turn in 0..SOON_ENOUGH {

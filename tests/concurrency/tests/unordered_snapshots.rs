@@ -1,4 +1,4 @@
-//! Groups without order in REPEATABLE READ: an older snapshot delivers nothing twice.
+//! Groups without order in REPEATABLE READ: an older snapshot never delivers a message twice.
 
 use anyhow::{Result, ensure};
 use queen_tests::unordered::{SOON, figures, pop_all, prepared, push, sweep};
@@ -17,7 +17,7 @@ async fn a_step_in_repeatable_read_works_without_a_conflict() -> Result<()> {
     let ack = Ack::messages(came[0].lease()?, [came[1].message_id]).failed("no");
     assert_eq!(ack.run(&session).await?, counts);
     Push::new("q", n(5)).run(&session).await?;
-    // Beside it, others go on with the rest.
+    // Meanwhile another session pops the rest.
     let next = pop_all().run(&other).await?;
     assert_eq!(numbers(&next), [4]);
     session.run("COMMIT").await?;
@@ -26,7 +26,8 @@ async fn a_step_in_repeatable_read_works_without_a_conflict() -> Result<()> {
     Ok(())
 }
 
-/// Another message, nothing, or a conflict: but never one that others were given since.
+/// The pop gets another message, nothing, or a conflict, but never a message that was given to
+/// another session since.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_snapshot_delivers_nothing_twice() -> Result<()> {
     let (_db, [session, other]) = prepared(", retry_delay => '1 hour'", 0).await?;
@@ -41,16 +42,16 @@ async fn an_older_snapshot_delivers_nothing_twice() -> Result<()> {
             }
         }
         session.begin_snapshot().await?;
-        let taken = pop_all().batch(2).run(&other).await?;
-        assert_eq!(taken.len(), 2, "round {round}");
-        let lease = taken[0].lease()?;
-        let second = Ack::messages(lease, [taken[1].message_id]);
-        Ack::messages(lease, [taken[0].message_id]).run(&other).await?;
-        completed.push(numbers(&taken)[0]);
+        let popped = pop_all().batch(2).run(&other).await?;
+        assert_eq!(popped.len(), 2, "round {round}");
+        let lease = popped[0].lease()?;
+        let second = Ack::messages(lease, [popped[1].message_id]);
+        Ack::messages(lease, [popped[0].message_id]).run(&other).await?;
+        completed.push(numbers(&popped)[0]);
         match round % 4 {
             0 => second.clone().failed("no").run(&other).await.map(|_| failed += 1)?,
             1 => second.clone().status("retry").run(&other).await.map(drop)?,
-            2 => second.run(&other).await.map(|_| completed.push(numbers(&taken)[1]))?,
+            2 => second.run(&other).await.map(|_| completed.push(numbers(&popped)[1]))?,
             _ => {}
         }
         if round % 3 == 0 {
@@ -60,8 +61,8 @@ async fn an_older_snapshot_delivers_nothing_twice() -> Result<()> {
             Ok(came) => {
                 let twice = came
                     .iter()
-                    .find(|one| taken.iter().any(|other| other.message_id == one.message_id));
-                ensure!(twice.is_none(), "round {round}: {twice:?} was taken since");
+                    .find(|one| popped.iter().any(|other| other.message_id == one.message_id));
+                ensure!(twice.is_none(), "round {round}: {twice:?} was delivered since");
                 complete(&session, &came).await?;
                 session.run("COMMIT").await?;
                 completed.extend(numbers(&came));
@@ -73,7 +74,7 @@ async fn an_older_snapshot_delivers_nothing_twice() -> Result<()> {
         }
         if round % 4 == 3 {
             second.run(&other).await?;
-            completed.push(numbers(&taken)[1]);
+            completed.push(numbers(&popped)[1]);
         }
     }
     let left = 4 * 24 - completed.len() - failed;
@@ -93,7 +94,7 @@ async fn two_old_snapshots_share_nothing() -> Result<()> {
     second.begin_snapshot().await?;
     let mine = pop_all().batch(2).run(&first).await?;
     assert_eq!(numbers(&mine), [1, 2]);
-    // While that is open, and after.
+    // While that transaction is open, and after it.
     for is_open in [true, false] {
         second.run("SAVEPOINT s").await?;
         match pop_all().batch(10).run(&second).await {
@@ -118,7 +119,7 @@ async fn two_old_snapshots_share_nothing() -> Result<()> {
     Ok(())
 }
 
-/// In REPEATABLE READ alone, without a sweep, and while there is always more.
+/// All consumers use REPEATABLE READ. There is no sweep, and there are always more messages.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_rollback_gives_back_comes_again_before_the_end() -> Result<()> {
     const MESSAGES: i64 = 4000;
@@ -133,7 +134,7 @@ async fn what_a_rollback_gives_back_comes_again_before_the_end() -> Result<()> {
     let (mut order, mut given_back) = (Vec::new(), Vec::new());
     while order.len() < MESSAGES as usize {
         let before = order.len();
-        // One of them holds a message while the others go on beyond it.
+        // One consumer holds a message while the others go on past it.
         let gives_back = order.len() > 300 && given_back.len() < 4;
         if gives_back {
             consumers[0].begin_snapshot().await?;
@@ -153,7 +154,7 @@ async fn what_a_rollback_gives_back_comes_again_before_the_end() -> Result<()> {
     }
     for (message, at) in given_back {
         let place = order.iter().position(|id| *id == message).expect("it came");
-        // A pop in 256 moves the cursor on.
+        // One pop in 256 moves the cursor forward.
         assert!(place < at + 3000, "given back at {at}, and delivered at {place}");
     }
     Ok(())

@@ -1,5 +1,6 @@
-//! From order to none and back, by queue or by group, and into another cluster: what is settled stays
-//! settled, what is not comes with all that is known of it.
+//! Changing the ordering of a queue or a group, in both directions, and restoring into another
+//! cluster: what is settled stays settled, and what is not is delivered with all that is known of
+//! it.
 
 use anyhow::{Result, ensure};
 use queen_tests::cluster::Cluster;
@@ -10,7 +11,7 @@ use queen_tests::{
     numbers, sorted,
 };
 
-/// The numbers and attempts of messages, by number.
+/// The numbers and attempts of messages, sorted by number.
 fn attempts(messages: &[Message]) -> Vec<(i64, i32)> {
     let attempts = messages.iter().map(|one| one.delivery_attempt);
     let mut all: Vec<_> = numbers(messages).into_iter().zip(attempts).collect();
@@ -45,7 +46,7 @@ async fn ordering_does_not_change_while_leases_are_live() -> Result<()> {
     configure(&session, "ordering => 'none'").await.fails_with("55000")?;
     configure(&session, "retry_limit => 7, ordering => 'none'").await.fails_with("55000")?;
     assert_eq!(options(&session).await?, shown("partition", "3"));
-    // As it is, it may be said.
+    // Naming the ordering that the queue has is no change.
     configure(&session, "retry_limit => 4, ordering => 'partition'").await?;
     Ack::messages(held[0].lease()?, [held[0].message_id]).run(&session).await?;
     configure(&session, "ordering => 'none'").await.fails_with("55000")?;
@@ -82,12 +83,12 @@ async fn what_is_unsettled_is_kept_there_and_back() -> Result<()> {
         configure(&session, "retry_limit => 2").await?;
         push(&session, "p", 1, 6).await?;
         push(&session, "c", 21, 22).await?;
-        // In p, 1 and 3 are completed, 2 has failed once, 4 was given back with it.
+        // In p, 1 and 3 are completed, 2 has failed once, and 4 was given back with it.
         let held = pop_all().partition("p").batch(4).run(&session).await?;
         ack(&session, &held, 1, "completed").await?;
         ack(&session, &held, 3, "completed").await?;
         ack(&session, &held, 2, "failed").await?;
-        // In c, 21 waits for an hour, and 22 behind it.
+        // In c, 21 waits for an hour, and 22 waits behind it.
         configure(&session, "retry_delay => '1 hour'").await?;
         let waiting = pop_all().partition("c").batch(1).run(&session).await?;
         ack(&session, &waiting, 21, "failed").await?;
@@ -118,7 +119,7 @@ async fn what_is_unsettled_is_kept_there_and_back() -> Result<()> {
         let came = pop_all().run(&session).await?;
         assert_eq!(numbers(&came), [2, 4, 7], "in order again, and c waits for 21");
         assert_eq!(attempts(&came), [(2, 3), (4, 3), (7, 1)]);
-        // Two failures were survived.
+        // The message survived two failures.
         assert_eq!(ack(&session, &came, 2, "failed").await?.dead_lettered, 1);
         let sql = "SELECT failures, deliveries FROM queen_dead_letters";
         let letter = session.query_one(sql, &[]).await?;
@@ -152,7 +153,7 @@ async fn leases_from_before_the_switch_are_answered_as_ever() -> Result<()> {
         push(&session, "a", 1, 4).await?;
         let done = pop_all().batch(1).run(&session).await?;
         complete(&session, &done).await?;
-        // It runs out, and is not live any more.
+        // This lease runs out, and is not live any more.
         let lost = pop_all().batch(2).lease("100 ms").run(&session).await?;
         assert_eq!((numbers(&done), numbers(&lost)), (vec![1], vec![2, 3]));
         expiry(&session, &lost[0]).await?;
@@ -160,7 +161,7 @@ async fn leases_from_before_the_switch_are_answered_as_ever() -> Result<()> {
         configure(&session, &format!("ordering => '{to}'")).await?;
         swept().await?;
         assert_eq!(figures(&session).await?, (3, 0, 2));
-        // The switch has taken away what it held.
+        // The switch released what the lease held.
         let late = Ack::all(lost[0].lease()?);
         late.run(&session).await.fails_with("QN002")?;
         let again = pop_all().run(&session).await?;
@@ -179,8 +180,8 @@ async fn leases_from_before_the_switch_are_answered_as_ever() -> Result<()> {
     Ok(())
 }
 
-/// Nobody knows yet of the lease that an open transaction has taken: the switch waits for it, is
-/// refused, or is made, and none of that gives the message to a second one.
+/// The lease of an open transaction is not visible yet. The switch waits for it, is refused, or is
+/// made, and in no case is the message delivered twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_switch_beside_an_open_pop_delivers_nothing_twice() -> Result<()> {
     for (from, to) in [("partition", "none"), ("none", "partition")] {
@@ -225,7 +226,7 @@ async fn a_group_may_have_an_ordering_of_its_own() -> Result<()> {
     for (group, ordering) in [("loose", "'none'"), ("strict", "'partition'"), ("g", "NULL")] {
         let sql = format!("SELECT queen_subscribe('q', '{group}', 'all', ordering => {ordering})");
         assert!(session.query_one(&sql, &[]).await?.get::<_, bool>(0));
-        // Registered as it is: nothing is changed by another call.
+        // The group is registered; another call changes nothing.
         let again = "SELECT queen_subscribe('q', $1, 'all', ordering => $2)";
         let other = if group == "loose" { "partition" } else { "none" };
         assert!(!session.query_one(again, &[&group, &other]).await?.get::<_, bool>(0));
@@ -249,7 +250,8 @@ async fn a_group_may_have_an_ordering_of_its_own() -> Result<()> {
         for one in &held {
             complete(&session, std::slice::from_ref(one)).await?;
         }
-        // Theirs are no obstacle: nothing changes for them.
+        // The switch does not concern groups with an ordering of their own, so their leases do not
+        // prevent it.
         let to = if ordering == "none" { "partition" } else { "none" };
         configure(&session, &format!("ordering => '{to}'")).await?;
         assert_eq!(side_by_side("strict").await?, []);
@@ -267,8 +269,8 @@ async fn a_group_may_have_an_ordering_of_its_own() -> Result<()> {
     Ok(())
 }
 
-/// What a dump finds in one partition, whose numbers begin after `base`: 1, 2 and 4 are completed, 3
-/// is held, 5 has failed once, 6 is a dead letter, and 7 was never delivered.
+/// What a dump finds in one partition, whose numbers begin after `base`: 1, 2 and 4 are completed,
+/// 3 is held, 5 has failed once, 6 is a dead letter, and 7 was never delivered.
 async fn dumped(session: &Session, partition: &str, base: i64) -> Result<Vec<Message>> {
     let pop = pop_all().partition(partition).batch(2);
     push(session, partition, base + 1, base + 4).await?;
@@ -290,14 +292,17 @@ async fn a_dump_is_consumed_on_in_another_cluster() -> Result<()> {
     let source = TestDb::create(&old.config()).await?;
     let [ref session, ref open] = source.sessions().await?;
     session
-        .run("DO $$ BEGIN FOR n IN 1..3000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$")
+        .run(
+            "DO $$ BEGIN FOR n IN 1..3000 LOOP PERFORM pg_current_xact_id(); COMMIT; \
+            END LOOP; END $$",
+        )
         .await?;
     configure(session, "ordering => 'none', retry_limit => 1").await?;
     session.run("SELECT queen_subscribe('q', 'all along', 'all', ordering => 'none')").await?;
     let mut held = vec![("swept", 0, dumped(session, "swept", 0).await?)];
     sweep(session).await?;
     held.push(("fresh", 100, dumped(session, "fresh", 100).await?));
-    // In the middle of it, somebody else's.
+    // During the dump another transaction has these messages.
     open.run("BEGIN").await?;
     Push::new("q", n(900)).partition("fresh").run(open).await?;
     pop_all().partition("swept").batch(1).one(open).await?;
@@ -323,13 +328,13 @@ async fn a_dump_is_consumed_on_in_another_cluster() -> Result<()> {
         let expected = [(base + 3, 2), (base + 5, 2), (base + 7, 1), (base + 8, 1)];
         assert_eq!(attempts(&came), expected);
         three.run(session).await.fails_with("QN002")?;
-        // Its second failure exhausts the message that had failed before.
+        // Message 5 had failed before; its second failure exhausts it.
         assert_eq!(ack(session, &came, base + 5, "failed").await?.dead_lettered, 1);
         assert_eq!(Ack::all(came[0].lease()?).run(session).await?.settled, 3);
         assert_eq!(pop_all().partition(*partition).run(session).await?, []);
     }
     assert_eq!(figures(session).await?, (0, 0, 0));
-    // Late commits are found here, too.
+    // Late commits are found in the restored database, too.
     open.run("BEGIN").await?;
     push(open, "fresh", 201, 202).await?;
     push(session, "fresh", 203, 204).await?;

@@ -1,7 +1,8 @@
-//! Everything at once on one partition of a queue without order: each message that was committed is
+//! Everything at once on one partition of a queue without order: each committed message is
 //! completed exactly once.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -19,12 +20,12 @@ use tokio_postgres::Error;
 
 const PRODUCERS: i64 = 4;
 const CONSUMERS: u64 = 8;
-/// Transactions of a producer.
+/// Transactions per producer.
 const ROUNDS: i64 = 150;
-/// For all of it.
+/// The deadline of the whole test.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// What a producer has committed.
+/// Push, and return the numbers that were committed.
 async fn produce(session: Session, producer: i64) -> Result<Vec<i64>> {
     let mut rng = StdRng::seed_from_u64(producer.unsigned_abs());
     let mut committed = Vec::new();
@@ -40,7 +41,7 @@ async fn produce(session: Session, producer: i64) -> Result<Vec<i64>> {
                 Push::new("q", n(*number)).run(&session).await?;
             }
         }
-        // Some commit late.
+        // Some transactions commit late.
         if rng.random_bool(0.2) {
             sleep(Duration::from_millis(rng.random_range(5..60))).await;
         }
@@ -56,9 +57,9 @@ async fn produce(session: Session, producer: i64) -> Result<Vec<i64>> {
 
 #[derive(Default)]
 struct Seen {
-    /// Numbers and attempts of all deliveries that were committed.
+    /// The numbers and attempts of all committed deliveries.
     delivered: Vec<(i64, i32)>,
-    /// Numbers of messages whose completion was committed.
+    /// The numbers of messages whose completion was committed.
     completed: Vec<i64>,
     /// Late acks, conflicts and rollbacks.
     refused: u64,
@@ -66,27 +67,49 @@ struct Seen {
     undone: u64,
 }
 
-struct Consumer {
+impl Seen {
+    fn add(&mut self, other: Self) {
+        self.delivered.extend(other.delivered);
+        self.completed.extend(other.completed);
+        self.refused += other.refused;
+        self.conflicts += other.conflicts;
+        self.undone += other.undone;
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { delivered, refused, conflicts, undone, .. } = self;
+        let deliveries = delivered.len();
+        write!(
+            f,
+            "{deliveries} deliveries, {refused} late acks, {conflicts} conflicts, \
+                {undone} rollbacks"
+        )
+    }
+}
+
+struct RoughConsumer {
     session: Session,
     rng: StdRng,
-    /// What BEGIN says, if it is a transaction.
+    /// The statement that begins a transaction, if there is one.
     begin: &'static str,
     seen: Seen,
 }
 
-/// What is done with the messages of a pop.
+/// What the consumer does with the messages of a pop.
 #[derive(Clone, Copy, PartialEq)]
 enum Plan {
     CompleteAll,
     Mixed,
     OneByOne,
     GiveBack(&'static str),
-    /// Let the lease run out, and ack all the same.
+    /// Let the lease run out, and ack nevertheless.
     TooLate,
     Abandon,
 }
 
-impl Consumer {
+impl RoughConsumer {
     fn plan(&mut self) -> Plan {
         match self.rng.random_range(0..100) {
             0..45 => Plan::CompleteAll,
@@ -103,7 +126,7 @@ impl Consumer {
         ["completed", "completed", "failed", "retry"][self.rng.random_range(0..4)]
     }
 
-    /// One pop and what follows from it.
+    /// Pop once, and settle.
     async fn step(&mut self) -> Result<()> {
         let plan = self.plan();
         let is_open = self.rng.random_bool(0.5);
@@ -141,7 +164,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// What is popped and acked after a savepoint, and rolled back to it.
+    /// Pop and ack after a savepoint, and roll back to it.
     async fn undo_to_savepoint(&mut self) -> Result<()> {
         self.session.run("SAVEPOINT s").await?;
         let mut nothing = Vec::new();
@@ -201,7 +224,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// An error that may happen: the lease was over, or the snapshot too old.
+    /// Accept an error that may happen: the lease was over, or the snapshot too old.
     async fn refuse(&mut self, error: Error, is_open: bool) -> Result<()> {
         match sqlstate(&error) {
             Some("QN001" | "QN002") => self.seen.refused += 1,
@@ -217,17 +240,45 @@ impl Consumer {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_committed_message_is_completed_exactly_once() -> Result<()> {
-    let db = TestDb::alone().await?;
-    let watcher = db.session().await?;
-    watcher
+/// Make a queue without order, whose failed messages come back soon, and a group that gets
+/// everything.
+async fn prepare(session: &Session) -> Result<()> {
+    session
         .run(
             "SELECT queen_configure('q', ordering => 'none', retry_limit => 100000,
                                     retry_delay => '3 ms')",
         )
         .await?;
-    watcher.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
+    Ok(session.run("SELECT queen_subscribe('q', 'g', 'all')").await?)
+}
+
+async fn keep_sweeping(session: Session, began: Instant, is_over: Arc<AtomicBool>) -> Result<()> {
+    while !is_over.load(Ordering::SeqCst) && began.elapsed() < DEADLINE {
+        session.run("SELECT queen_sweep(1000)").await?;
+        sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+/// Check that each committed delivery was counted, and no other one.
+fn check_attempts(delivered: Vec<(i64, i32)>) -> Result<()> {
+    let mut attempts: BTreeMap<i64, Vec<i32>> = BTreeMap::new();
+    for (number, attempt) in delivered {
+        attempts.entry(number).or_default().push(attempt);
+    }
+    for (number, mut attempts) in attempts {
+        attempts.sort_unstable();
+        let counted = (1..).zip(&attempts).all(|(wanted, attempt)| wanted == *attempt);
+        ensure!(counted, "message {number} was delivered as {attempts:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_committed_message_is_completed_exactly_once() -> Result<()> {
+    let db = TestDb::alone().await?;
+    let watcher = db.session().await?;
+    prepare(&watcher).await?;
     let began = Instant::now();
     let is_over = Arc::new(AtomicBool::new(false));
     let mut producers: JoinSet<Result<Vec<i64>>> = JoinSet::new();
@@ -241,7 +292,7 @@ async fn every_committed_message_is_completed_exactly_once() -> Result<()> {
             _ => "BEGIN",
         };
         let (session, rng) = (db.session().await?, StdRng::seed_from_u64(1000 + number));
-        let mut consumer = Consumer { session, rng, begin, seen: Seen::default() };
+        let mut consumer = RoughConsumer { session, rng, begin, seen: Seen::default() };
         let is_over = is_over.clone();
         consumers.spawn(async move {
             while !is_over.load(Ordering::SeqCst) && began.elapsed() < DEADLINE {
@@ -250,16 +301,7 @@ async fn every_committed_message_is_completed_exactly_once() -> Result<()> {
             Ok(consumer.seen)
         });
     }
-    let sweeper = {
-        let (session, is_over) = (db.session().await?, is_over.clone());
-        tokio::spawn(async move {
-            while !is_over.load(Ordering::SeqCst) && began.elapsed() < DEADLINE {
-                session.run("SELECT queen_sweep(1000)").await?;
-                sleep(Duration::from_millis(20)).await;
-            }
-            anyhow::Ok(())
-        })
-    };
+    let sweeper = tokio::spawn(keep_sweeping(db.session().await?, began, is_over.clone()));
 
     let mut expected = Vec::new();
     while let Some(committed) = producers.join_next().await {
@@ -276,22 +318,9 @@ async fn every_committed_message_is_completed_exactly_once() -> Result<()> {
     sweeper.await??;
     let mut all = Seen::default();
     while let Some(seen) = consumers.join_next().await {
-        let seen = seen??;
-        all.delivered.extend(seen.delivered);
-        all.completed.extend(seen.completed);
-        all.refused += seen.refused;
-        all.conflicts += seen.conflicts;
-        all.undone += seen.undone;
+        all.add(seen??);
     }
-    println!(
-        "{} messages, {} deliveries, {} late acks, {} conflicts, {} rollbacks in {:?}",
-        expected.len(),
-        all.delivered.len(),
-        all.refused,
-        all.conflicts,
-        all.undone,
-        began.elapsed()
-    );
+    println!("{} messages in {:?}: {all}", expected.len(), began.elapsed());
     expected.sort_unstable();
     all.completed.sort_unstable();
     let twice: Vec<_> = all.completed.windows(2).filter(|two| two[0] == two[1]).collect();
@@ -301,16 +330,7 @@ async fn every_committed_message_is_completed_exactly_once() -> Result<()> {
         expected.iter().filter(|one| all.completed.binary_search(one).is_err()).collect();
     ensure!(missing.is_empty(), "never completed, and not pending: {missing:?}");
     assert_eq!(all.completed, expected);
-    // Each delivery that was committed counted, and no other one.
-    let mut attempts: BTreeMap<i64, Vec<i32>> = BTreeMap::new();
-    for (number, attempt) in all.delivered {
-        attempts.entry(number).or_default().push(attempt);
-    }
-    for (number, mut attempts) in attempts {
-        attempts.sort_unstable();
-        let counted = (1..).zip(&attempts).all(|(wanted, attempt)| wanted == *attempt);
-        ensure!(counted, "message {number} was delivered as {attempts:?}");
-    }
+    check_attempts(all.delivered)?;
     assert!(all.refused > 0 && all.undone > 0, "too little happened");
     assert_eq!(pop().batch(100).run(&watcher).await?, []);
     swept_claims(&watcher).await?;

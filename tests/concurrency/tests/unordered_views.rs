@@ -1,4 +1,5 @@
-//! Groups without order: what the views show, what ages, and how little is kept of what is settled.
+//! Groups without order: what the views show, what retention deletes, and how little is stored of
+//! what is settled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,7 +46,7 @@ async fn the_views_show_each_lease_and_what_waits() -> Result<()> {
     expected.sort_unstable();
     let sql = "SELECT partition, lease_id, messages::bigint, delivery_attempt FROM queen_leases
                WHERE queue = 'q' AND consumer_group = 'g' ORDER BY 1, 2";
-    // However often somebody has cleaned up meanwhile.
+    // Also after sweeps.
     for _ in 0..2 {
         let rows = session.query(sql, &[]).await?;
         let rows: Vec<(String, Option<uuid::Uuid>, i64, i32)> =
@@ -62,13 +63,13 @@ async fn the_views_show_each_lease_and_what_waits() -> Result<()> {
                oldest_pending_age >= interval '100 ms' FROM queen_groups";
     let row = session.query_one(sql, &[]).await?;
     assert_eq!((row.get::<_, i64>(0), row.get::<_, bool>(1)), (1, true));
-    // As deep as it is for the slowest group.
+    // The depth of the queue is that of its slowest group.
     session.run("SELECT queen_subscribe('q', 'slow', 'all')").await?;
     assert_eq!(depth(&session).await?, 14);
     session.run("SELECT queen_unsubscribe('q', 'slow')").await?;
     assert_eq!(depth(&session).await?, 12);
 
-    // The one whose lease ran out, and what was never delivered.
+    // The message whose lease ran out, and those that were never delivered.
     let rest = drain(&session, &pop_all(), 6, SOON).await?;
     assert_eq!(sorted(&rest), [6, 7, 8, 9, 10, 14]);
     for held in [&first, &second, &third] {
@@ -100,7 +101,7 @@ async fn pushes_are_refused_while_too_much_is_pending() -> Result<()> {
     full(&mut pushed).await?;
     let before = pushed;
     assert_eq!(figures(&session).await?.0, pushed);
-    // In somebody's hands it counts as before, settled it does not.
+    // A held message counts as before; a settled one does not.
     let held = pop_all().batch(6).run(&session).await?;
     full(&mut pushed).await?;
     complete(&session, &held).await?;
@@ -134,7 +135,7 @@ async fn pending_is_right_whatever_was_settled_and_swept() -> Result<()> {
         if round % 3 == 0 {
             sweep(&session).await?;
         }
-        // The last first, and one in the middle not at all.
+        // Settle the last one first, and one in the middle not at all.
         Ack::messages(lease, [id(3)]).run(&session).await?;
         Ack::messages(lease, [id(1)]).failed("no").run(&session).await?;
         (pending, failed) = (pending - 1, failed + 1);
@@ -169,7 +170,7 @@ async fn what_every_group_has_settled_is_deleted_and_nothing_else() -> Result<()
     sweep(&session).await?;
     swept_to(&session, 9).await?;
     assert_eq!(pop_all().group("slow").auto_ack().run(&session).await?.len(), 9);
-    // The push that one is left of stays whole.
+    // The segment with the unsettled message stays whole.
     swept_to(&session, 4).await?;
     assert_eq!(figures(&session).await?, (1, 1, 0));
     assert_eq!(Ack::all(third.lease()?).status("retry").run(&session).await?.settled, 1);
@@ -195,7 +196,8 @@ async fn what_is_old_goes_settled_or_not_but_nothing_from_a_lease() -> Result<()
     }
     late.run("BEGIN").await?;
     Push::new("q", n(6)).run(&late).await?;
-    // 1 is completed, 2 has failed, 3 is held, the lease of 4 has run out, 5 was never delivered.
+    // Message 1 is completed, 2 has failed, 3 is held, the lease of 4 has run out, and 5 was never
+    // delivered.
     complete(&session, &pop_all().batch(1).run(&session).await?).await?;
     let failed = pop_all().batch(1).one(&session).await?;
     Ack::all(failed.lease()?).failed("no").run(&session).await?;
@@ -271,7 +273,7 @@ async fn nothing_is_kept_of_what_is_settled() -> Result<()> {
         assert_eq!(pop_all().run(&session).await?, []);
         assert_eq!(figures(&session).await?, (0, 0, 0));
     }
-    // One stays unsettled, with all that follows it settled.
+    // One message stays unsettled, and everything after it is settled.
     push(&session, "Default", 5000, 5199).await?;
     let held = pop().one(&session).await?;
     drain(&session, &pop_all().batch(3), 199, SOON).await?;
@@ -285,7 +287,7 @@ async fn nothing_is_kept_of_what_is_settled() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pops_go_on_where_nobody_sweeps() -> Result<()> {
+async fn pops_go_on_without_sweeps() -> Result<()> {
     let (db, [session]) = prepared("", 0).await?;
     for round in 0..4 {
         let (from, to) = (round * 500 + 1, round * 500 + 500);
@@ -295,7 +297,7 @@ async fn pops_go_on_where_nobody_sweeps() -> Result<()> {
         }
         assert_eq!(consume_singly(&db, 500).await?, (from..=to).collect::<Vec<_>>());
     }
-    // As promptly as ever.
+    // Pops answer as quickly as before.
     session.be_prompt().await?;
     assert_eq!(pop_all().run(&session).await?, []);
     push(&session, "Default", 2001, 2003).await?;

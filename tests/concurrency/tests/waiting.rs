@@ -1,4 +1,4 @@
-//! A pop that waits is woken by what it waits for, and by nothing is it kept from being cancelled.
+//! A waiting pop is woken by every event it waits for, and can always be cancelled.
 
 use std::time::{Duration, Instant};
 
@@ -8,15 +8,15 @@ use queen_tests::{
 };
 use tokio_postgres::SimpleQueryMessage;
 
-/// Far more than a wake-up takes on a busy machine, and less than the longest sleep of a waiter.
+/// Far longer than a wake-up takes on a busy machine, and shorter than the longest sleep of a
+/// waiter.
 const SOON: Duration = Duration::from_millis(1500);
 
 fn pop() -> Pop {
     Pop::new("q").group("g").mode("all")
 }
 
-/// Wait in `waiter` while `act` happens, which is over after some time; what came, and how long after
-/// the end of `act`.
+/// Let `waiter` wait while `act` runs. Returns what came, and how long after the end of `act`.
 async fn woken(
     waiter: &Session,
     act: impl Future<Output = Result<()>>,
@@ -41,7 +41,7 @@ async fn a_push_wakes_at_its_commit() -> Result<()> {
         let (came, delay) = woken(waiter, async {
             other.run("BEGIN").await?;
             Push::new("q", n(round)).partition(format!("p{round}")).run(other).await?;
-            // Nothing is to be seen yet; a transaction of others wakes in vain.
+            // Nothing is visible yet; the commit of another transaction wakes the pop in vain.
             tokio::time::sleep(Duration::from_millis(10)).await;
             Ok(other.run("COMMIT").await?)
         })
@@ -51,7 +51,7 @@ async fn a_push_wakes_at_its_commit() -> Result<()> {
         delays.push(delay);
     }
     delays.sort_unstable();
-    // Looking again now and then, it would be 50 ms.
+    // A pop that only looked again now and then would need 50 ms.
     ensure!(delays[12] < Duration::from_millis(30), "{delays:?}");
     Ok(())
 }
@@ -143,7 +143,7 @@ async fn a_wait_can_be_cancelled_ended_and_timed_out() -> Result<()> {
     done?;
     ended.fails_with("57P01")?;
     ensure!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    // Whoever waits next is woken all the same.
+    // The next waiting pop is woken nevertheless.
     let another = db.session().await?;
     let (came, delay) = woken(&another, async {
         Push::new("q", n(1)).run(other).await?;
@@ -154,7 +154,7 @@ async fn a_wait_can_be_cancelled_ended_and_timed_out() -> Result<()> {
     Ok(())
 }
 
-/// CALL queen_wait: what it says, and how it looks from outside while it waits.
+/// CALL queen_wait: what it returns.
 async fn call(session: &Session, timeout: &str) -> Result<bool, tokio_postgres::Error> {
     let sql = format!("CALL queen_wait('q', 'g', '{timeout}')");
     let messages = session.simple_query(&sql).await?;
@@ -171,7 +171,7 @@ async fn queen_wait_holds_nothing_while_it_waits() -> Result<()> {
     let began = Instant::now();
     assert!(!call(waiter, "200 ms").await?);
     ensure!(began.elapsed() >= Duration::from_millis(200), "{:?}", began.elapsed());
-    // It registers the group, as a pop does.
+    // queen_wait registers the group, as a pop does.
     assert_eq!(other.count("SELECT count(*) FROM queen_groups").await?, 1);
 
     let (ready, looked) = tokio::join!(call(waiter, "20 s"), async {
@@ -190,7 +190,7 @@ async fn queen_wait_holds_nothing_while_it_waits() -> Result<()> {
     let pushed = looked?;
     assert!(ready?);
     ensure!(pushed.elapsed() < SOON, "{:?}", pushed.elapsed());
-    // It takes nothing, and says so again at once.
+    // queen_wait pops nothing, so a second call returns true at once.
     assert!(call(waiter, "0").await?);
     assert_eq!(numbers(&pop().run(waiter).await?), [1]);
     assert!(!call(waiter, "0").await?);
@@ -211,7 +211,7 @@ async fn queen_wait_is_for_itself_and_can_be_cancelled() -> Result<()> {
     waiter.run("RESET queen_mq.auto_create; SET statement_timeout = '200 ms'").await?;
     call(waiter, "20 s").await.fails_with("57014")?;
     waiter.run("RESET statement_timeout").await?;
-    // A timer, and a lease that runs out.
+    // queen_wait returns for a timer, and for a lease that runs out.
     other.run("SELECT queen_schedule('q', 'k', '{\"n\": 1}', delay => '300 ms')").await?;
     assert!(call(waiter, "20 s").await?);
     pop().lease("300 ms").one(other).await?;
@@ -221,7 +221,7 @@ async fn queen_wait_is_for_itself_and_can_be_cancelled() -> Result<()> {
     Ok(())
 }
 
-/// It would keep them from everybody to its end.
+/// A pop that waits with locks on timers would keep all other sessions from them until its end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pop_that_waits_keeps_no_timers_of_others() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -233,7 +233,10 @@ async fn a_pop_that_waits_keeps_no_timers_of_others() -> Result<()> {
     let acting = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         other
-            .run("SELECT queen_schedule('q', 'k', '{\"n\": 1}', partition => 'theirs', delay => '200 ms')")
+            .run(
+                "SELECT queen_schedule('q', 'k', '{\"n\": 1}', partition => 'theirs', \
+                delay => '200 ms')",
+            )
             .await?;
         let began = Instant::now();
         let came = pop().wait("10 s").run(other).await?;
@@ -246,9 +249,9 @@ async fn a_pop_that_waits_keeps_no_timers_of_others() -> Result<()> {
     Ok(())
 }
 
-/// What is due, and in the hands of an open transaction, is not looked at over and over.
+/// A due timer that an open transaction has locked is not looked at again and again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pop_that_waits_for_a_timer_somebody_holds_is_idle() -> Result<()> {
+async fn a_pop_that_waits_for_a_timer_another_session_holds_is_idle() -> Result<()> {
     let db = TestDb::fresh().await?;
     let [ref waiter, ref holder, ref other] = db.sessions().await?;
     other.run("SELECT queen_subscribe('q', 'g', 'all'), queen_configure('q')").await?;
@@ -266,7 +269,7 @@ async fn a_pop_that_waits_for_a_timer_somebody_holds_is_idle() -> Result<()> {
     let (came, looked) = tokio::join!(waiting, looking);
     let (came, before) = (came?, looked?);
     assert_eq!(numbers(&came), [2]);
-    // Its statistics are there once its transaction has ended: some fifty looks a second.
+    // The statistics arrive when the transaction has ended. There are about fifty looks a second.
     let sql = "SELECT pg_stat_clear_snapshot(), idx_scan FROM pg_stat_user_indexes
                WHERE indexrelname = 'timer_due'";
     let after: i64 = eventually("statistics", Duration::from_secs(10), async || {

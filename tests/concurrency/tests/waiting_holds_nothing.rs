@@ -1,4 +1,5 @@
-//! Pops that wait hold nothing; pops that race wait for nobody and fail for no index that is being built.
+//! Waiting pops hold no lock. Pops that race do not wait for each other, and do not fail because an
+//! index is being built.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use queen_tests::{TestDb, eventually};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Whether the session of this process has any lock of the extension's own.
+/// Counts the object locks of a session.
 const HOLDS: &str = "SELECT count(*) FROM pg_locks WHERE pid = $1 AND locktype = 'object'";
 
 async fn a_pop_that_waits_holds_nothing(ordering: &str) -> Result<()> {
@@ -20,7 +21,7 @@ async fn a_pop_that_waits_holds_nothing(ordering: &str) -> Result<()> {
              SELECT queen_push('q', '1')"
         ))
         .await?;
-    // The first to read: the other finds something, and comes too late.
+    // The first session reads first; the other one finds a message, and comes too late for it.
     first.run("BEGIN; SELECT queen_pop('q', 'g')").await?;
     let pid = waiting.pid();
     let task = tokio::spawn(async move {
@@ -50,8 +51,8 @@ async fn a_pop_that_waits_keeps_no_seek_waiting_in_a_group_without_order() -> Re
     a_pop_that_waits_holds_nothing("none").await
 }
 
-/// REINDEX CONCURRENTLY has a second unique index on the same key for a while, and leaves one behind when it
-/// is broken off.
+/// REINDEX CONCURRENTLY has a second unique index on the key for a while, and leaves one behind
+/// when it is interrupted.
 #[tokio::test]
 async fn pops_that_race_go_by_each_index_of_the_key() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -66,31 +67,31 @@ async fn pops_that_race_go_by_each_index_of_the_key() -> Result<()> {
     let mut tasks = Vec::new();
     for session in db.crowd(8).await? {
         tasks.push(tokio::spawn(async move {
-            let mut taken = 0;
-            while taken < 1 << 30 {
+            let mut popped = 0;
+            while popped < 1 << 30 {
                 let pop = "SELECT count(*) FROM queen_pop('q', 'g', wait => '2 s') AS p,
                                 LATERAL queen_ack(p.lease_id)";
                 match session.count(pop).await? {
                     0 => break,
-                    n => taken += n,
+                    n => popped += n,
                 }
             }
-            Ok::<_, anyhow::Error>(taken)
+            Ok::<_, anyhow::Error>(popped)
         }));
     }
     for _ in 0..400 {
         setup.run("SELECT queen_push('q', '1')").await?;
     }
-    let mut taken = 0;
+    let mut popped = 0;
     for task in tasks {
-        taken += tokio::time::timeout(6 * SOON, task).await???;
+        popped += tokio::time::timeout(6 * SOON, task).await???;
     }
-    ensure!(taken == 400, "{taken} of 400 were taken");
+    ensure!(popped == 400, "{popped} of 400 were popped");
     Ok(())
 }
 
-/// Who comes too late to a partition has got its lock by then, and is not to keep it while it waits for the
-/// next message: nobody could settle what was taken in time.
+/// A pop that is too late for a partition has taken its lock. It must not keep the lock while it
+/// waits for the next message: no ack of the partition would get done in time.
 #[tokio::test]
 async fn a_pop_that_was_late_and_waits_keeps_no_ack_waiting() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -123,7 +124,8 @@ async fn a_pop_that_was_late_and_waits_keeps_no_ack_waiting() -> Result<()> {
     Ok(())
 }
 
-/// What there is for a new group is not to be delivered yet: nothing is registered until it is.
+/// The message for a new group is still delayed: the group is not registered before it can be
+/// delivered.
 #[tokio::test]
 async fn a_pop_that_waits_for_a_delay_holds_no_registration() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -136,11 +138,11 @@ async fn a_pop_that_waits_for_a_delay_holds_no_registration() -> Result<()> {
     let began = Instant::now();
     other.run("SELECT queen_subscribe('q', 'g', 'all'); SELECT queen_purge('other')").await.ok();
     ensure!(began.elapsed() < Duration::from_secs(2), "to subscribe took {:?}", began.elapsed());
-    ensure!(task.await?? == 1, "the message came");
+    ensure!(task.await?? == 1, "the message did not come");
     Ok(())
 }
 
-/// The group was being registered by a transaction that is rolled back.
+/// The transaction that was registering the group is rolled back.
 #[tokio::test]
 async fn a_pop_that_waits_registers_a_group_whose_registration_was_rolled_back() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -153,11 +155,11 @@ async fn a_pop_that_waits_registers_a_group_whose_registration_was_rolled_back()
     tokio::time::sleep(Duration::from_secs(1)).await;
     first.run("ROLLBACK").await?;
     setup.run("SELECT queen_push('q', '2')").await?;
-    ensure!(task.await?? == 1, "the message came");
+    ensure!(task.await?? == 1, "the message did not come");
     Ok(())
 }
 
-/// What a seek kept from others for a moment is theirs again when the seek ends in an error.
+/// A seek that ends in an error gives back at once what it kept from other sessions.
 #[tokio::test]
 async fn a_pop_that_waits_is_woken_where_a_seek_ends_in_an_error() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -173,10 +175,10 @@ async fn a_pop_that_waits_is_woken_where_a_seek_ends_in_an_error() -> Result<()>
     let seek = tokio::spawn(async move { seeking.run("SELECT queen_seek('q', 'g', 'end')").await });
     tokio::time::sleep(Duration::from_millis(40)).await;
     setup.run("SELECT queen_push('q', '2', 'free')").await?;
-    ensure!(seek.await?.is_err(), "the seek was to wait for the other");
+    ensure!(seek.await?.is_err(), "the seek did not wait for the first session");
     let ended = Instant::now();
-    let (taken, at) = task.await??;
-    ensure!(taken == 1, "the message came");
+    let (popped, at) = task.await??;
+    ensure!(popped == 1, "the message did not come");
     let late = at.saturating_duration_since(ended);
     ensure!(late < Duration::from_secs(2), "it came {late:?} later");
     first.run("ROLLBACK").await?;
@@ -193,7 +195,7 @@ async fn a_seek_wakes_who_waits(ordering: &str) -> Result<()> {
         ))
         .await?;
     let pop = "SELECT count(*) FROM queen_pop('q', 'g', wait => '20 s', auto_ack => true)";
-    ensure!(waiting.count(pop).await? == 1, "the message came");
+    ensure!(waiting.count(pop).await? == 1, "the message did not come");
     let mut slowest = Duration::ZERO;
     for _ in 0..10 {
         let woken = async { waiting.count(pop).await.map(|n| (n, Instant::now())) };
@@ -202,8 +204,8 @@ async fn a_seek_wakes_who_waits(ordering: &str) -> Result<()> {
             setup.run("SELECT queen_seek('q', 'g', 'start')").await.map(|()| Instant::now())
         };
         let (woken, moved) = tokio::join!(woken, moved);
-        let ((taken, at), moved) = (woken?, moved?);
-        ensure!(taken == 1, "the message came again");
+        let ((popped, at), moved) = (woken?, moved?);
+        ensure!(popped == 1, "the message did not come again");
         slowest = slowest.max(at.saturating_duration_since(moved));
     }
     ensure!(slowest < Duration::from_secs(2), "it came {slowest:?} later");
@@ -215,7 +217,7 @@ async fn a_pop_that_waits_is_woken_by_a_seek_in_an_ordered_group() -> Result<()>
     a_seek_wakes_who_waits("partition").await
 }
 
-/// It has another id then, which the session hears of as the transaction ends.
+/// After the seek the group has another id, which the session learns when the transaction ends.
 #[tokio::test]
 async fn a_pop_that_waits_is_woken_by_a_seek_in_a_group_without_order() -> Result<()> {
     a_seek_wakes_who_waits("none").await

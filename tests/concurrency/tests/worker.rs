@@ -1,4 +1,4 @@
-//! The background worker: it does the work, stays out of everybody's way, and comes back.
+//! The background worker: it does its work, keeps no session waiting, and comes back.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ const SOON: Duration = Duration::from_secs(20);
 /// Workers for every database.
 const SERVE_ALL: &str = "queen_mq.databases = ''\nqueen_mq.sweep_interval = '200ms'";
 
-/// The worker's process, once the database has one.
+/// The process id of the worker, once the database has one.
 async fn worker(session: &Session) -> Result<i32> {
     eventually("worker", SOON, async || Ok(workers(session).await?.first().copied())).await
 }
@@ -26,7 +26,7 @@ async fn no_worker(session: &Session) -> Result<()> {
     eventually("end of the worker", SOON, none).await
 }
 
-/// Wait for a count.
+/// Wait until a query counts so many.
 async fn counts(session: &Session, sql: &'static str, expected: i64) -> Result<()> {
     let what = format!("{expected} from {sql}");
     eventually(&what, SOON, async || Ok((session.count(sql).await? == expected).then_some(())))
@@ -47,7 +47,7 @@ async fn it_moves_timers_deletes_what_has_expired_and_reclaims_leases() -> Resul
         .await?;
     session.run(EXPIRED).await?;
     session.run("SELECT queen_schedule('q', 'k', '{\"n\": 1}', delay => '300 ms')").await?;
-    // Nobody pops: the message enters the log all the same.
+    // No consumer pops: the message enters the log nevertheless.
     counts(&session, "SELECT count(*) FROM queen_messages", 1).await?;
     counts(&session, MARKERS, 0).await?;
     Push::new("q", n(2)).id("x").run(&session).await?;
@@ -57,7 +57,7 @@ async fn it_moves_timers_deletes_what_has_expired_and_reclaims_leases() -> Resul
     counts(&session, "SELECT count(*) FROM queen_mq.admission", 0).await?;
     Pop::new("q").group("g").batch(5).auto_ack().run(&session).await?;
     counts(&session, "SELECT count(*) FROM queen_messages", 0).await?;
-    // It shows itself, and holds nothing in between.
+    // The worker is visible, and holds nothing between its rounds.
     let pid = worker(&session).await?;
     let idle = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queen_mq worker'
                 AND datname = current_database() AND state = 'idle' AND backend_xmin IS NULL
@@ -77,7 +77,7 @@ async fn it_is_where_the_extension_is_and_where_it_may_be() -> Result<()> {
         session.run(EXPIRED).await?;
         counts(session, MARKERS, 0).await?;
         let pid = worker(session).await?;
-        // A session that waits for messages is waited for, or told.
+        // DROP EXTENSION waits for the pop, or the pop is told that its queue is gone.
         let waiting = async { Pop::new("q").group("g").wait("500 ms").run(other).await };
         let dropping = async {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -106,15 +106,15 @@ async fn it_is_where_the_extension_is_and_where_it_may_be() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_in_nobodys_way() -> Result<()> {
-    // What is measured is the worker, and not the disk.
+async fn it_keeps_no_session_waiting() -> Result<()> {
+    // The worker is measured, and not the disk.
     let cluster = Cluster::start_with(&format!("{SERVE_ALL}\nfsync = off"))?;
     let db = TestDb::create(&cluster.config()).await?;
     let session = db.session().await?;
     let maintenance = Session::open(&cluster.config()).await?;
     Push::new("q", n(1)).run(&session).await?;
     worker(&session).await?;
-    // Copied and dropped while it serves them.
+    // Databases are copied and dropped while the worker serves them.
     maintenance.run("CREATE DATABASE original").await?;
     let mut config = cluster.config();
     let inside = Session::open(config.dbname("original")).await?;
@@ -134,7 +134,7 @@ async fn it_is_in_nobodys_way() -> Result<()> {
         maintenance.run(sql).await?;
         ensure!(began.elapsed() < Duration::from_secs(2), "{sql} took {:?}", began.elapsed());
     }
-    // A fast shutdown does not wait for it, and it is there after the start.
+    // A fast shutdown does not wait for the worker, and the worker is there after the start.
     let began = Instant::now();
     cluster.stop()?;
     ensure!(began.elapsed() < Duration::from_secs(5), "the stop took {:?}", began.elapsed());
@@ -158,7 +158,7 @@ async fn it_comes_back_however_it_ended() -> Result<()> {
     .await?;
     session.run(EXPIRED).await?;
     counts(&session, MARKERS, 0).await?;
-    // As a crash of any process is: the server starts anew, and so does the worker.
+    // Like the crash of any process: the server restarts, and so does the worker.
     let killed = std::process::Command::new("kill").args(["-9", &second.to_string()]).status()?;
     ensure!(killed.success(), "kill failed");
     let session = eventually("recovered server", SOON, async || {
@@ -169,7 +169,7 @@ async fn it_comes_back_however_it_ended() -> Result<()> {
     worker(&session).await?;
     session.run(EXPIRED).await?;
     counts(&session, MARKERS, 0).await?;
-    // And as the server itself ends: without a checkpoint, or without a word to its processes.
+    // Then the server itself ends: without a checkpoint, and by a kill of the postmaster.
     cluster.crash()?;
     cluster.start()?;
     worker(&db.session().await?).await?;
@@ -194,8 +194,13 @@ async fn one_bad_row_does_not_stop_the_rest() -> Result<()> {
         Pop::new(queue).group("g").mode("all").auto_ack().run(&session).await?;
     }
     counts(&session, "SELECT count(*) FROM queen_messages", 0).await?;
-    // What only a hand can have done.
-    session.run("UPDATE queen_mq.tally SET state = '\\x00' WHERE queue_id = (SELECT id FROM queen_mq.queue WHERE name = 'bad')").await?;
+    // Only an administrator can have done this.
+    session
+        .run(
+            "UPDATE queen_mq.tally SET state = '\\x00' WHERE queue_id = (SELECT id \
+        FROM queen_mq.queue WHERE name = 'bad')",
+        )
+        .await?;
     Push::new("bad", n(2)).run(&session).await?;
     Push::new("good", n(2)).run(&session).await?;
     for queue in ["bad", "good"] {
@@ -252,7 +257,7 @@ async fn without_preload_it_is_started_by_hand() -> Result<()> {
     counts(&session, MARKERS, 0).await?;
     let again = session.row("SELECT queen_worker_start()", &[]).await?.get::<_, bool>(0);
     assert!(!again);
-    // A pop that waits looks again at least ten times a second.
+    // A waiting pop looks again at least ten times a second.
     let other = db.session().await?;
     let pop = Pop::new("q").group("g").mode("all").wait("20 s");
     let (came, pushed) = tokio::join!(pop.run(&session), async {
@@ -274,7 +279,7 @@ async fn it_comes_for_a_timer_long_before_its_next_round() -> Result<()> {
     let session = db.session().await?;
     session.run("SELECT queen_configure('q')").await?;
     worker(&session).await?;
-    // Its first round is over, and did not see the timer.
+    // The worker's first round is over, and has not seen the timer.
     tokio::time::sleep(Duration::from_secs(2)).await;
     session.run("SELECT queen_schedule('q', 'k', '{\"n\": 1}', delay => '1 s')").await?;
     let began = Instant::now();
@@ -292,12 +297,13 @@ async fn a_database_is_dropped_at_once_in_the_middle_of_much_work() -> Result<()
     let maintenance = Session::open(&cluster.config()).await?;
     session
         .run(
-            "INSERT INTO queen_mq.marker (version, expires_at, created_at, updated_at, ns, key, value)
+            "INSERT INTO queen_mq.marker (version, expires_at, created_at, updated_at,
+                ns, key, value)
              SELECT k, now() - interval '1 s', now(), now(), 'old', k::text, '1'
              FROM generate_series(1, 200000) AS k",
         )
         .await?;
-    // The drop is to have little to write itself.
+    // The drop itself is to have little to write.
     maintenance.run("CHECKPOINT").await?;
     maintenance.run("ALTER SYSTEM SET queen_mq.databases = ''").await?;
     maintenance.run("SELECT pg_reload_conf()").await?;

@@ -1,4 +1,4 @@
-//! What the worker costs the others, and what its absence does.
+//! What the worker costs other sessions, and what its absence costs.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +6,12 @@ use anyhow::{Context, Result, bail, ensure};
 use queen_tests::cluster::Cluster;
 use queen_tests::{Ack, Pop, Push, Session, TestDb, eventually, n};
 
-/// A loaded machine may miss the mark by accident, a worker that is in the way misses it each time.
+/// A loaded machine may miss the limit by accident; a worker that disturbs others misses it every
+/// time.
 const TRIES: usize = 3;
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Push, pop and ack for this long; how long each push and each pop took.
+/// Push, pop and ack for this time. Returns how long each push and each pop took.
 async fn load(session: &Session, time: Duration) -> Result<Vec<Duration>> {
     let (mut taken, begun) = (Vec::new(), Instant::now());
     let pop = Pop::new("q").group("g").mode("all");
@@ -19,7 +20,7 @@ async fn load(session: &Session, time: Duration) -> Result<Vec<Duration>> {
         Push::new("q", n(1)).run(session).await?;
         taken.push(push.elapsed());
         let looking = Instant::now();
-        // A sweep that is deleting messages of the partition has it for a moment.
+        // A sweep that is deleting messages of the partition locks it for a moment.
         let came = loop {
             let came = pop.run(session).await?;
             if !came.is_empty() {
@@ -33,7 +34,7 @@ async fn load(session: &Session, time: Duration) -> Result<Vec<Duration>> {
     Ok(taken)
 }
 
-/// Ninety-nine of a hundred took no longer.
+/// The time that ninety-nine of a hundred calls did not exceed.
 fn p99(mut taken: Vec<Duration>) -> Duration {
     taken.sort();
     taken[(taken.len() - 1) * 99 / 100]
@@ -59,7 +60,7 @@ const ANY: &str = "SELECT count(*) FROM (SELECT FROM queen_mq.marker LIMIT 1) AS
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_million_expired_markers_go_while_pushes_and_pops_keep_their_latency() -> Result<()> {
-    // It measures: nobody else is to test meanwhile.
+    // This test measures time: no other test may run meanwhile.
     let _alone = TestDb::alone().await?;
     let cluster = Cluster::start_with("queen_mq.databases = ''")?;
     let db = TestDb::create(&cluster.config()).await?;
@@ -81,7 +82,7 @@ async fn a_million_expired_markers_go_while_pushes_and_pops_keep_their_latency()
             ensure!(begun.elapsed() < DEADLINE, "the markers are still there");
             beside.extend(load(session, Duration::from_secs(1)).await?);
         }
-        ensure!(!beside.is_empty(), "they were gone before anybody looked");
+        ensure!(!beside.is_empty(), "they were gone before any call was measured");
         let beside = p99(beside);
         println!("p99 {idle:.2?}, beside the sweep {beside:.2?}, {:.1?}", begun.elapsed());
         if beside <= idle * 3 {
@@ -94,7 +95,7 @@ async fn a_million_expired_markers_go_while_pushes_and_pops_keep_their_latency()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_it_work_goes_on_as_fast_and_one_start_catches_up() -> Result<()> {
-    // It measures: nobody else is to test meanwhile.
+    // This test measures time: no other test may run meanwhile.
     let _alone = TestDb::alone().await?;
     let cluster = Cluster::start_with("queen_mq.databases = 'served'")?;
     let maintenance = Session::open(&cluster.config()).await?;
@@ -113,7 +114,7 @@ async fn without_it_work_goes_on_as_fast_and_one_start_catches_up() -> Result<()
     let (mut seen, mut kept) = (Vec::new(), false);
     for _ in 0..TRIES {
         let mut done = [0, 0];
-        // In turns, so that both have the same machine.
+        // In turns, so that both run on the machine in one state.
         for _ in 0..20 {
             done[0] += load(served, Duration::from_millis(500)).await?.len();
             done[1] += load(alone, Duration::from_millis(500)).await?.len();
@@ -129,7 +130,7 @@ async fn without_it_work_goes_on_as_fast_and_one_start_catches_up() -> Result<()
 
     let rows = "SELECT (SELECT count(*) FROM queen_mq.progress)
                        + (SELECT count(*) FROM queen_mq.segment)";
-    // A slow machine has less to show for its time.
+    // A slow machine does less in this time.
     for _ in 0..100 {
         if alone.count(rows).await? <= 1000 {
             load(alone, Duration::from_millis(500)).await?;
@@ -146,7 +147,7 @@ async fn without_it_work_goes_on_as_fast_and_one_start_catches_up() -> Result<()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_preload_a_waiting_pop_is_late_by_a_tenth_of_a_second_at_most() -> Result<()> {
-    // It measures: nobody else is to test meanwhile.
+    // This test measures time: no other test may run meanwhile.
     let _alone = TestDb::alone().await?;
     let cluster = Cluster::start_with("shared_preload_libraries = ''")?;
     let db = TestDb::create(&cluster.config()).await?;
@@ -178,14 +179,16 @@ async fn without_preload_a_waiting_pop_is_late_by_a_tenth_of_a_second_at_most() 
     bail!("p99 {seen:.2?}")
 }
 
-/// Processor time that the sessions of this database have had so far, in hundredths of a second.
+/// The processor time that the sessions of this database have used so far, in hundredths of a
+/// second.
 async fn processor_time(session: &Session) -> Result<u64> {
     let sql = "SELECT pid FROM pg_stat_activity
                WHERE datname = current_database() AND backend_type = 'client backend'";
     let mut all = 0;
     for row in session.rows(sql, &[]).await? {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", row.get::<_, i32>(0)))?;
-        // After the name in parentheses; user and system time are the 14th and 15th of all.
+        // The fields follow the name in parentheses; user and system time are the 14th and 15th of
+        // all.
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         all += fields.skip(11).take(2).map(|field| field.parse().unwrap_or(0)).sum::<u64>();
     }
@@ -194,7 +197,7 @@ async fn processor_time(session: &Session) -> Result<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_waiting_sessions_cost_next_to_nothing() -> Result<()> {
-    // It measures: nobody else is to test meanwhile.
+    // This test measures time: no other test may run meanwhile.
     let _alone = TestDb::alone().await?;
     let cluster = Cluster::start_with("max_connections = 250")?;
     let db = TestDb::create(&cluster.config()).await?;
@@ -216,10 +219,10 @@ async fn two_hundred_waiting_sessions_cost_next_to_nothing() -> Result<()> {
     let spent = processor_time(&session).await? - before;
     println!("{spent} hundredths of a second in ten seconds");
     ensure!(spent < 50, "{spent} hundredths of a second in ten seconds: 5 % of a core are 50");
-    // They wait indeed, and are woken.
+    // They are waiting, and are woken.
     Push::new("q", n(1)).run(&session).await?;
     let came = eventually("message", Duration::from_secs(20), async || {
-        let done = waiting.join_next().await.context("nobody waits any more")?;
+        let done = waiting.join_next().await.context("no session waits any more")?;
         Ok((!done??.is_empty()).then_some(()))
     });
     came.await?;

@@ -25,13 +25,13 @@ struct Arguments {
     /// Partitions, over two queues.
     #[arg(long, default_value_t = 10)]
     partitions: u32,
-    /// Producers rest up to so many milliseconds between transactions.
+    /// The longest pause of a producer between two transactions, in milliseconds.
     #[arg(long, default_value_t = 30.0)]
     pause: f64,
-    /// End the backend of a random worker every so many milliseconds.
+    /// Terminate the backend of a random worker every so many milliseconds.
     #[arg(long)]
     kill_every: Option<u64>,
-    /// Seed of the random generators; the scheduling of the server stays random.
+    /// Seed of the random generators. How the server schedules its backends stays random.
     #[arg(long)]
     seed: Option<u64>,
 }

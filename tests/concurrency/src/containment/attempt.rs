@@ -9,7 +9,7 @@ use tokio_postgres::error::DbError;
 use super::{Failure, Interrupt, Stage};
 use crate::Session;
 
-/// Settings that are not the defaults, as an application may have them.
+/// Give the session settings that are not the defaults, as an application may have them.
 pub async fn calm(app: &Session) -> Result<()> {
     let sql = "RESET ALL; SET search_path = public, pg_temp; SET enable_seqscan = off;
                SET enable_hashjoin = off; SET work_mem = '1MB'; SET statement_timeout = '20s'";
@@ -28,7 +28,7 @@ fn unchanged(before: &[String], after: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The extension and the session go on.
+/// Check that the session and the extension still work.
 async fn goes_on(app: &Session) -> Result<()> {
     app.query_one("SELECT 1", &[]).await.context("the next statement")?;
     let sql = "SELECT status FROM queen_push('goes on', '1')";
@@ -37,14 +37,14 @@ async fn goes_on(app: &Session) -> Result<()> {
     Ok(())
 }
 
-/// The error is the expected one, and tells nothing of the inside.
+/// Check that the error is the expected one and shows nothing of the implementation.
 pub fn judge(error: &DbError, failure: &Failure) -> Result<()> {
     let state = error.code().code();
     ensure!(state == failure.state, "{state} came, not {}: {error:?}", failure.state);
     is_plain(error.detail().unwrap_or_default())
 }
 
-/// A text for users: no backtrace.
+/// Check that a text is fit for users: without a backtrace.
 pub fn is_plain(detail: &str) -> Result<()> {
     ensure!(
         !detail.contains("backtrace") && !detail.contains(".rs:"),
@@ -60,7 +60,7 @@ pub fn refused(done: Result<(), Error>) -> Result<DbError> {
     Ok(raised.clone())
 }
 
-/// A call as a statement.
+/// A statement that makes the call.
 pub fn statement(sql: &str) -> String {
     match sql.starts_with("CALL") {
         true => sql.to_owned(),
@@ -68,17 +68,18 @@ pub fn statement(sql: &str) -> String {
     }
 }
 
-/// One call, to fail.
+/// One call that is made to fail.
 pub struct Attempt<'a> {
     pub stage: &'a Stage,
     pub app: &'a Session,
-    /// What stands behind FROM.
+    /// The text after FROM.
     pub sql: String,
     pub failure: &'a Failure,
 }
 
 impl Attempt<'_> {
-    /// Run what contains the call, beside what makes it fail. The holder is out of the way then.
+    /// Run a statement that contains the call, while the obstacle is in place. Then end the
+    /// holder's transaction.
     pub async fn run(&self, statement: &str) -> Result<Result<(), Error>> {
         let Self { stage: Stage { admin, holder, .. }, app, failure, .. } = self;
         holder.run("BEGIN").await?;
@@ -125,11 +126,11 @@ impl Attempt<'_> {
         goes_on(app).await
     }
 
-    /// Begin a transaction, with something written in it.
+    /// Begin a transaction and write something in it.
     pub async fn begin(&self) -> Result<Vec<String>> {
         self.app.run("BEGIN").await?;
         for (name, value) in self.failure.settings {
-            // Those of a transaction that begins are no defaults any more.
+            // A running transaction has settings of its own instead of the defaults for new ones.
             let name = name.strip_prefix("default_").unwrap_or(name);
             self.app.run(&format!("SET LOCAL {name} = '{value}'")).await?;
         }
@@ -138,7 +139,8 @@ impl Attempt<'_> {
         facts(self.app).await
     }
 
-    /// False if the call may succeed, and has: it is rolled back then.
+    /// Make the call in a block that handles the error. False if the call may succeed and does;
+    /// then it is rolled back.
     pub async fn handler(&self) -> Result<bool> {
         let Self { app, failure, .. } = self;
         let before = self.begin().await?;
@@ -157,7 +159,7 @@ impl Attempt<'_> {
         Ok(true)
     }
 
-    /// The call in a block that handles its error.
+    /// A DO block that makes the call and handles its error.
     pub fn block(&self) -> String {
         format!(
             "DO $do$ DECLARE state text := 'none'; detail text;
@@ -167,7 +169,8 @@ impl Attempt<'_> {
                      {};
                      PERFORM * FROM {};
                  EXCEPTION WHEN OTHERS OR query_canceled THEN
-                     GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, detail = PG_EXCEPTION_DETAIL;
+                     GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE,
+                         detail = PG_EXCEPTION_DETAIL;
                  END;
                  INSERT INTO public.caught VALUES (state, detail, public.facts());
              END $do$",
@@ -193,7 +196,7 @@ impl Attempt<'_> {
     }
 }
 
-/// The rest of a transaction, which is no subtransaction any more; its end.
+/// Check that no subtransaction is left open, finish the transaction and commit it.
 async fn commit(app: &Session) -> Result<()> {
     let sql =
         "INSERT INTO public.effects VALUES ('after') RETURNING xmin = pg_current_xact_id()::xid";

@@ -1,38 +1,38 @@
 //! Every public function and view with one valid call.
 
-/// A call, after what [`super::Stage::prepare`] has made ready for it. Placeholders: `{q}` is the
-/// queue, with the messages `a`, `b` and `c` in partition `p` and the groups `g` (that has taken
-/// nothing) and `holder`; `{lease}` is its lease of `a` (message id `{message}`) and `b`; `{dead}`
-/// is a dead letter; the queue has a timer `timer`, and in the namespace `n` is a marker `{q}`,
-/// whose version is `{version}`. Literals alone: nothing in it depends on a search_path but the
-/// name itself.
+/// One call. [`super::Stage::prepare`] makes everything ready for it. Placeholders: `{q}` is the
+/// queue. It has the messages `a`, `b` and `c` in partition `p`, and the groups `g` (which has
+/// popped nothing) and `holder`. `{lease}` is the lease of `holder` on `a` (message id `{message}`)
+/// and `b`. `{dead}` is a dead letter. The queue has a timer `timer`. The namespace `n` has a
+/// marker `{q}` with version `{version}`. The call uses literals only, so it depends on the
+/// search_path for the function's name alone.
 pub struct Call {
     pub name: &'static str,
-    /// What stands behind FROM, or a statement that begins with CALL.
+    /// The text after FROM, or a statement that begins with CALL.
     pub sql: &'static str,
-    /// A table of the extension that it reads or writes.
+    /// One table of the extension that the call reads or writes.
     pub table: &'static str,
-    /// Whether it writes.
+    /// The call writes.
     pub writes: bool,
-    /// What another session does meanwhile.
+    /// What another session does before the call.
     pub rival: Rival,
 }
 
-/// What another transaction writes that the call has to do with.
+/// A write of another transaction that concerns the call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Rival {
-    /// There is nothing that could hold it up, or that makes it fail.
+    /// No other transaction can delay the call or make it fail.
     None,
-    /// The call waits for the end of a transaction that did this. Where that commits, the call goes
-    /// by it, also in REPEATABLE READ.
+    /// The call waits until the transaction that did this ends. If that transaction commits, the
+    /// call sees what it wrote, also in REPEATABLE READ.
     Holds(&'static str),
-    /// The call waits as above, and in REPEATABLE READ it is 40001 if that transaction commits
-    /// after the snapshot.
+    /// The call waits as with `Holds`. In REPEATABLE READ it raises 40001 if that transaction
+    /// commits after the call's snapshot was taken.
     Conflicts(&'static str),
 }
 
 impl Rival {
-    /// The one whose open transaction the call waits for.
+    /// What the other transaction does, if the call waits for it.
     pub fn holds(self) -> Option<&'static str> {
         match self {
             Self::Holds(sql) | Self::Conflicts(sql) => Some(sql),
@@ -40,7 +40,7 @@ impl Rival {
         }
     }
 
-    /// The one behind which the call fails in REPEATABLE READ.
+    /// What the other transaction does, if the call then fails in REPEATABLE READ.
     pub fn conflicts(self) -> Option<&'static str> {
         match self {
             Self::Conflicts(sql) => Some(sql),
@@ -187,7 +187,8 @@ pub const CALLS: &[Call] = &[
     writes(
         "queen_tx_commit, put",
         "marker",
-        r#"queen_tx_commit(kv => '[{"op": "put", "ns": "n", "key": "{q}", "value": 3, "forever": true}]')"#,
+        r#"queen_tx_commit(kv =>
+            '[{"op": "put", "ns": "n", "key": "{q}", "value": 3, "forever": true}]')"#,
         Conflicts(PUT),
     ),
     writes(
@@ -226,7 +227,8 @@ pub const CALLS: &[Call] = &[
         "queen_tx_commit, everything",
         "dead_letter",
         r#"queen_tx_commit(
-            '[{"type": "push", "queue": "{q}", "payload": 1, "partition": "p", "transactionId": "new"},
+            '[{"type": "push", "queue": "{q}", "payload": 1, "partition": "p",
+               "transactionId": "new"},
               {"type": "ack", "leaseId": "{lease}", "transactionId": "a"},
               {"type": "ack", "leaseId": "{lease}", "transactionId": "b", "status": "failed"}]',
             '[{"op": "put", "ns": "n", "key": "{q} 2", "value": 3, "forever": true},

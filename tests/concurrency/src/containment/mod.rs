@@ -1,5 +1,5 @@
-//! What the containment tests share: a stage on which a call of an ordinary role is made to fail,
-//! and what has to be as it was afterwards.
+//! What the containment tests share. A stage makes a call of an ordinary role fail, and checks that
+//! everything else is as it was.
 
 mod attempt;
 mod calls;
@@ -21,10 +21,10 @@ use crate::{Session, TestDb, eventually};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Settings of the clusters of these tests: nothing here is about durability.
+/// Settings of the clusters of these tests, which do not test durability.
 pub const SETTINGS: &str = "fsync = off\nlog_line_prefix = '%m [%p] '";
 
-/// What a session sees of itself: its roles and every setting.
+/// Functions with which a session shows its roles and every setting.
 const SCAFFOLD: &str = r"
 CREATE TABLE public.effects (what text);
 CREATE TABLE public.caught (state text, detail text, facts text[]);
@@ -38,9 +38,10 @@ CREATE FUNCTION public.facts() RETURNS text[] LANGUAGE sql VOLATILE AS $$
           UNION ALL SELECT 'schemas = ' || pg_catalog.current_schemas(true)::text) AS facts
 $$;";
 
-/// What makes a call ready.
+/// Statements that make a queue ready for a call.
 pub const PREPARE: &str = r"
-CREATE FUNCTION public.prepare(q text, OUT lease uuid, OUT message bigint, OUT dead bigint, OUT version bigint)
+CREATE FUNCTION public.prepare(q text, OUT lease uuid, OUT message bigint, OUT dead bigint,
+    OUT version bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
 BEGIN
     PERFORM queen_configure(q, retry_limit => 0);
@@ -57,7 +58,7 @@ BEGIN
 END
 $$;";
 
-/// Everything that the extension offers, for a role.
+/// All rights that the extension can give to a role.
 pub const GRANTS: &str = r"
 DO $$
 DECLARE o record;
@@ -73,21 +74,21 @@ BEGIN
     END LOOP;
 END $$;";
 
-/// How an application calls.
+/// How the application makes the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// A statement by itself.
+    /// A statement outside of a transaction block.
     Autocommit,
-    /// In a block of PL/pgSQL that handles the error.
+    /// In a PL/pgSQL block that handles the error.
     Handler,
-    /// Behind a savepoint, which is rolled back to.
+    /// After a savepoint, to which the application rolls back.
     Savepoint,
 }
 
 pub const MODES: [Mode; 3] = [Mode::Autocommit, Mode::Handler, Mode::Savepoint];
 
 impl Call {
-    /// `queen_wait` ends transactions, and so works outside of them alone.
+    /// `queen_wait` ends transactions, so it works only outside of a transaction block.
     pub fn works_in(&self, mode: Mode) -> bool {
         mode == Mode::Autocommit || !self.sql.starts_with("CALL")
     }
@@ -96,33 +97,34 @@ impl Call {
 /// How a call is made to fail.
 #[derive(Clone, Default)]
 pub struct Failure {
-    /// The SQLSTATE to come.
+    /// The expected SQLSTATE.
     pub state: &'static str,
     /// Settings of the transaction or, in autocommit, of the session.
     pub settings: &'static [(&'static str, &'static str)],
-    /// Within the block or behind the savepoint, before the call; in autocommit its settings do.
+    /// Statements in the block or after the savepoint, before the call. In autocommit the settings
+    /// replace them.
     pub in_block: &'static str,
-    /// What the holder has done when the call is made.
+    /// What the holder does before the call.
     pub obstacle: String,
     pub interrupt: Interrupt,
-    /// In a handler: the call may also have nothing to do with the obstacle, and succeed.
+    /// In a handler the obstacle may not concern the call, which then succeeds.
     pub may_succeed: bool,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Interrupt {
-    /// It fails by itself.
+    /// The call fails by itself.
     #[default]
     None,
     /// The holder commits before the call.
     Before,
     /// The holder commits while the call waits for it.
     Commit,
-    /// A function of the administrator's, of the process id.
+    /// An administrator calls this function with the process id of the backend.
     Call(&'static str),
 }
 
-/// A queue that is ready for a call.
+/// A queue on which everything is ready for a call.
 pub struct Ready {
     queue: String,
     lease: String,
@@ -132,7 +134,7 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// A queue of this name, with what [`PREPARE`] makes ready.
+    /// Make a queue of this name, with everything in [`PREPARE`].
     pub async fn prepare(session: &Session, queue: &str) -> Result<Self> {
         let sql = "SELECT lease::text, message::text, dead::text, version::text \
                    FROM public.prepare($1)";
@@ -146,7 +148,7 @@ impl Ready {
         })
     }
 
-    /// With what this queue has in place of the placeholders.
+    /// Replace the placeholders by what this queue has.
     pub fn fill(&self, sql: &str) -> String {
         sql.replace("{q}", &self.queue)
             .replace("{lease}", &self.lease)
@@ -156,10 +158,11 @@ impl Ready {
     }
 }
 
-/// A database with the extension, an administrator, a session (the holder) that other sessions wait
-/// for, and an ordinary role `app` with every right that the extension's owner can give.
+/// A database with the extension, an administrator's session, a session (the holder) for which
+/// other sessions wait, and an ordinary role `app` that has every right the extension's owner can
+/// give.
 pub struct Stage {
-    // Before the database is dropped.
+    // Dropped before the database.
     pub admin: Session,
     pub holder: Session,
     pub db: TestDb,
@@ -171,7 +174,7 @@ impl Stage {
     pub async fn set_up(cluster: Cluster) -> Result<Self> {
         let db = TestDb::create(&cluster.config()).await?;
         let [admin, holder] = db.sessions().await?;
-        // It is rolled back whether or not it is in a transaction.
+        // ROLLBACK outside of a transaction logs a warning, which would be noise.
         holder.run("SET log_min_messages = error").await?;
         admin.run("CREATE ROLE app LOGIN").await?;
         admin.run(SCAFFOLD).await?;
@@ -186,22 +189,24 @@ impl Stage {
         config
     }
 
-    /// A session of the ordinary role, with settings of its own that must outlast every error.
+    /// Open a session of the ordinary role, with settings of its own that every error has to leave
+    /// alone.
     pub async fn app(&self) -> Result<Session> {
         let app = Session::open(&self.as_role("app")).await?;
-        // What its first use adds to the settings is there before.
+        // The first use of PL/pgSQL and of the library defines settings. Do it before the
+        // comparison.
         app.run("DO $$ BEGIN END $$; SELECT * FROM queen_kv_get('n', 'k')").await?;
         calm(&app).await?;
         Ok(app)
     }
 
-    /// A queue, ready for any of the calls.
+    /// Make a queue on which everything is ready for a call.
     pub async fn prepare(&self) -> Result<Ready> {
         self.number.set(self.number.get() + 1);
         Ready::prepare(&self.admin, &format!("q{}", self.number.get())).await
     }
 
-    /// Wait until a backend waits: for a lock, or for a message.
+    /// Wait until a backend waits for a lock or for a message.
     pub async fn waits(&self, pid: i32) -> Result<()> {
         let sql = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND state = 'active'
                    AND wait_event_type IN ('Lock', 'Extension', 'IPC', 'Timeout'))";
@@ -211,9 +216,10 @@ impl Stage {
         .await
     }
 
-    /// Nothing is held by a backend between its transactions: no lock, no snapshot.
+    /// Check that a backend outside of a transaction holds no lock and no snapshot.
     pub async fn holds_nothing(&self, pid: i32) -> Result<()> {
-        let sql = "SELECT coalesce(string_agg(concat_ws(' ', locktype, relation::regclass, mode), ', '), '')
+        let sql = "SELECT coalesce(string_agg(concat_ws(' ', locktype, relation::regclass, mode),
+            ', '), '')
                    FROM pg_locks WHERE pid = $1";
         let held: String = self.admin.row(sql, &[&pid]).await?.get(0);
         ensure!(held.is_empty(), "locks are left: {held}");
@@ -223,7 +229,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Make a call fail, and see that it was as a statement of PostgreSQL's own would have been.
+    /// Make a call fail, and check that it has the effects of a failed statement of PostgreSQL
+    /// itself.
     pub async fn fails(
         &self,
         app: &Session,
@@ -239,7 +246,7 @@ impl Stage {
             Mode::Handler => attempt.handler().await,
             Mode::Savepoint => attempt.savepoint().await.map(|()| true),
         };
-        // Whichever step it was.
+        // The step that failed may have left the holder in a transaction.
         self.holder.run("ROLLBACK").await?;
         let has_failed = done?;
         self.holds_nothing(app.pid()).await?;
@@ -255,7 +262,7 @@ impl Stage {
         Ok(self.admin.row(sql, &[]).await?.get(0))
     }
 
-    /// Let a backend be terminated within a call, and see that nothing is left of it.
+    /// Terminate a backend during a call, and check that nothing is left of the call.
     pub async fn dies(
         &self,
         call: &Call,
@@ -289,7 +296,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The log of the server tells nothing that it should not.
+    /// Check that the server's log has no line that is a bug.
     pub fn logs_nothing_bad(&self) -> Result<()> {
         let logged = self.cluster.logged()?;
         let bad: Vec<&str> =

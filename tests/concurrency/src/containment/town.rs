@@ -7,18 +7,18 @@ use super::{GRANTS, PREPARE, SETTINGS, plants};
 use crate::cluster::Cluster;
 use crate::{Session, TestDb};
 
-/// A worker in every database, that comes often.
+/// A background worker in every database, with a short interval.
 const SERVE_ALL: &str = "queen_mq.databases = ''\nqueen_mq.sweep_interval = '100ms'";
 
-/// The database is olga's, the extension carol's, `app` uses it. mallory and the stranger may
-/// connect, and create in the schema public, as every role could before PostgreSQL 15.
+/// olga owns the database, carol creates the extension, and `app` uses it. mallory and the stranger
+/// may connect and create in the schema public, as every role could before PostgreSQL 15.
 const ROLES: &str = "CREATE ROLE olga LOGIN; CREATE ROLE carol LOGIN; CREATE ROLE app LOGIN;
     CREATE ROLE mallory LOGIN; CREATE ROLE stranger LOGIN; CREATE ROLE dave LOGIN;
     CREATE ROLE producer LOGIN; CREATE ROLE consumer LOGIN";
 
-/// A database with many roles, of which none but `postgres` is a superuser.
+/// A database with many roles. Only `postgres` is a superuser.
 pub struct Town {
-    // Before the database is dropped.
+    // Dropped before the database.
     pub admin: Session,
     pub db: TestDb,
     pub cluster: Cluster,
@@ -36,12 +36,12 @@ impl Town {
         Ok(Self { admin, db, cluster })
     }
 
-    /// A session of a role.
+    /// Open a session of a role.
     pub async fn role(&self, name: &str) -> Result<Session> {
         Ok(Session::open(&as_role(self.db.config(), name)).await?)
     }
 
-    /// The extension is created by carol, who gives `app` everything.
+    /// Let carol create the extension and give `app` every right.
     pub async fn extension(&self) -> Result<Session> {
         let carol = self.role("carol").await?;
         carol.run("SET search_path = public").await?;
@@ -51,7 +51,7 @@ impl Town {
         Ok(carol)
     }
 
-    /// No plant ran as another role than the one that planted it.
+    /// Check that no plant ran as another role than the one that planted it.
     pub fn harvest_is_empty(&self) -> Result<()> {
         let logged = self.cluster.logged()?;
         let found = plants::harvest(&logged);
@@ -62,25 +62,30 @@ impl Town {
 
     /// Roles, memberships, owners and privileges.
     pub async fn rights(&self) -> Result<Vec<String>> {
-        let sql = "SELECT concat_ws(' ', 'role', rolname, rolsuper, rolcreaterole, rolcreatedb, rolreplication,
-                       rolbypassrls) FROM pg_roles
-            UNION ALL SELECT concat_ws(' ', 'member', roleid::regrole, member::regrole, admin_option) FROM pg_auth_members
-            UNION ALL SELECT concat_ws(' ', 'relation', oid::regclass, relowner::regrole, relacl) FROM pg_class
+        let sql = "SELECT concat_ws(' ', 'role', rolname, rolsuper, rolcreaterole, rolcreatedb,
+                       rolreplication, rolbypassrls) FROM pg_roles
+            UNION ALL SELECT concat_ws(' ', 'member', roleid::regrole, member::regrole,
+                admin_option) FROM pg_auth_members
+            UNION ALL SELECT concat_ws(' ', 'relation', oid::regclass, relowner::regrole, relacl)
+                FROM pg_class
                 WHERE relpersistence <> 't' AND relkind <> 't' AND relkind <> 'i'
-            UNION ALL SELECT concat_ws(' ', 'function', oid::regprocedure, proowner::regrole, proacl, prosecdef) FROM pg_proc
+            UNION ALL SELECT concat_ws(' ', 'function', oid::regprocedure, proowner::regrole,
+                proacl, prosecdef) FROM pg_proc
                 WHERE pronamespace NOT IN (SELECT oid FROM pg_namespace WHERE nspname ~ '^pg_temp')
-            UNION ALL SELECT concat_ws(' ', 'schema', nspname, nspowner::regrole, nspacl) FROM pg_namespace
+            UNION ALL SELECT concat_ws(' ', 'schema', nspname, nspowner::regrole, nspacl)
+                FROM pg_namespace
                 WHERE nspname !~ '^pg_(toast_)?temp'
-            UNION ALL SELECT concat_ws(' ', 'database', datname, datdba::regrole, datacl) FROM pg_database
+            UNION ALL SELECT concat_ws(' ', 'database', datname, datdba::regrole, datacl)
+                FROM pg_database
             ORDER BY 1";
         Ok(self.admin.query(sql, &[]).await?.iter().map(|row| row.get(0)).collect())
     }
 }
 
-/// As a role, in the same database.
+/// Connect as this role to the same database.
 pub fn as_role(config: &Config, role: &str) -> Config {
     let mut config = config.clone();
-    // Whatever the database says, the test's own statements go by PostgreSQL's own.
+    // The test's own statements use PostgreSQL's own names, whatever search_path the database sets.
     config.user(role).options("-c search_path=pg_catalog");
     config
 }

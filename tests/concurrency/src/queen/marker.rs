@@ -14,7 +14,7 @@ pub struct Applied {
     pub reason: Option<String>,
 }
 
-/// `queen_kv_put_if_absent` with a ttl as an interval.
+/// `queen_kv_put_if_absent` with an interval as its ttl.
 pub async fn put_if_absent(
     session: &Session,
     ns: &str,
@@ -37,7 +37,7 @@ pub async fn put_if_absent(
     })
 }
 
-/// The value of a marker, or none.
+/// The value of a marker, or None if there is no marker.
 pub async fn marker(session: &Session, ns: &str, key: &str) -> Result<Option<Value>, Error> {
     let row = session.row("SELECT found, value FROM queen_kv_get($1, $2)", &[&ns, &key]).await?;
     let found: bool = row.get("found");

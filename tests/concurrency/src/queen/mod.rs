@@ -27,14 +27,14 @@ pub fn numbers(messages: &[Message]) -> Vec<i64> {
     messages.iter().map(|one| one.payload["n"].as_i64().unwrap_or(i64::MIN)).collect()
 }
 
-/// The same, where the order is of no interest.
+/// The numbers of messages in ascending order, for tests that do not depend on the order.
 pub fn sorted(messages: &[Message]) -> Vec<i64> {
     let mut numbers = numbers(messages);
     numbers.sort_unstable();
     numbers
 }
 
-/// The message with this number among those popped.
+/// The message with this number.
 pub fn find(messages: &[Message], number: i64) -> Result<&Message> {
     let found = messages.iter().find(|one| one.payload == n(number));
     found.with_context(|| format!("no message {number} in {messages:?}"))

@@ -57,13 +57,13 @@ impl Pop {
         self
     }
 
-    /// As an interval.
+    /// The lease time, an interval.
     pub fn lease(mut self, lease_time: impl Into<String>) -> Self {
         self.lease_time = Some(lease_time.into());
         self
     }
 
-    /// As an interval.
+    /// How long to wait, an interval.
     pub fn wait(mut self, wait: impl Into<String>) -> Self {
         self.wait = Some(wait.into());
         self
@@ -74,7 +74,7 @@ impl Pop {
         self
     }
 
-    /// Subscription mode of a group that is not registered yet.
+    /// The subscription mode, for a group that is not registered yet.
     pub fn mode(mut self, mode: impl Into<String>) -> Self {
         self.mode = Some(mode.into());
         self
@@ -104,7 +104,7 @@ impl Pop {
         Ok(rows.iter().map(Message::from).collect())
     }
 
-    /// The one message that must come.
+    /// Pop exactly one message.
     pub async fn one(&self, session: &Session) -> Result<Message> {
         let mut messages = self.run(session).await?;
         let message = messages.pop().with_context(|| format!("nothing came for {self:?}"))?;
@@ -130,7 +130,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// The lease, which every pop gives but one with auto_ack.
+    /// The lease. Every pop gives one, except with auto_ack.
     pub fn lease(&self) -> Result<Uuid> {
         self.lease_id.context("the message came without a lease")
     }

@@ -64,7 +64,7 @@ impl PushBatch {
         Self { queue: queue.into(), payloads, partition: None, transaction_ids: None }
     }
 
-    /// With these numbers for payloads.
+    /// A batch with these numbers as payloads.
     pub fn numbers(queue: impl Into<String>, numbers: RangeInclusive<i64>) -> Self {
         Self::new(queue, numbers.map(n).collect())
     }

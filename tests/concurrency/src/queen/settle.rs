@@ -18,7 +18,7 @@ pub struct Ack {
 }
 
 impl Ack {
-    /// Everything in the lease that is not settled yet.
+    /// Ack everything in the lease that is not settled yet.
     pub fn all(lease: Uuid) -> Self {
         Self {
             lease,
@@ -44,7 +44,7 @@ impl Ack {
         self
     }
 
-    /// `failed`, with its error.
+    /// Status `failed`, with its error.
     pub fn failed(mut self, error: impl Into<String>) -> Self {
         self.error = Some(error.into());
         self.status("failed")
@@ -89,7 +89,7 @@ pub struct Settled {
     pub lease_released: bool,
 }
 
-/// Such a row, of an ack that has made no dead letter.
+/// The row of an ack that makes no dead letter.
 pub fn counts(settled: i32, already: i32, lease_released: bool) -> Settled {
     Settled { settled, already, dead_lettered: 0, lease_released }
 }

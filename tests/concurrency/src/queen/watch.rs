@@ -4,7 +4,7 @@ use tokio_postgres::Error;
 
 use crate::Session;
 
-/// pending, in_flight and retrying of a group.
+/// The figures pending, in_flight and retrying of a group.
 pub async fn figures_of(
     session: &Session,
     queue: &str,
@@ -20,7 +20,7 @@ pub async fn figures_of(
     Ok((row.get("pending"), row.get("in_flight"), row.get("retrying")))
 }
 
-/// How many dead letters there are, of whichever group.
+/// How many dead letters there are in all groups.
 pub async fn dead_letters(session: &Session) -> Result<i64, Error> {
     session.count("SELECT count(*) FROM queen_dead_letters").await
 }

@@ -9,55 +9,52 @@
 //! whose COMMIT had been sent when the pop returned, or by an ack earlier in the pop's own
 //! transaction, or it has to stand before B in the same pop.
 
+mod leases;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 
 use uuid::Uuid;
 
 use super::history::{
-    Completion, Delivery, GroupId, History, Push, Release, Stamp, StreamId, Tx, TxId, Uid, Unit,
+    Completion, Delivery, GroupId, History, PushRecord, Release, Stamp, StreamId, Tx, TxId, Uid,
+    Unit,
 };
 use super::prefix::Prefix;
 
-/// A stamp that never comes.
+/// The stamp of an event that never happened.
 const NEVER: Stamp = Stamp::MAX;
 
-/// How long after its end, in microseconds, nobody asks for a lease any more.
-const FORGET: i64 = 10_000_000;
-
-/// How exactly, in microseconds, the end of a lease is known.
-const SLACK: i64 = 2_000;
-
-/// What can be wrong.
+/// What can be wrong in a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// Committed, and never completed.
+    /// The push was committed, and the message never completed.
     Lost,
-    /// Completed by two committed acks.
+    /// Two committed acks completed the message.
     CompletedTwice,
-    /// Delivered, though its push was rolled back, or never made.
+    /// Delivered although its push was rolled back or never made.
     Phantom,
     /// Delivered before its transaction committed.
     Uncommitted,
-    /// Delivered to a group that registered after it had committed.
+    /// Delivered to a group that registered after the push had committed.
     BeforeRegistration,
-    /// Delivered before one that must come first had been delivered at all.
+    /// Delivered before a message that must come first had been delivered at all.
     Inversion,
-    /// Delivered while one that must come first was delivered but not settled.
+    /// Delivered while a message that must come first was delivered but not settled.
     Overtook,
     /// Delivered after it had been completed.
     Resurrected,
-    /// Delivered while somebody else held its stream.
+    /// Delivered while another lease held its stream.
     Shared,
-    /// Twice in the rows of one pop.
+    /// Delivered twice in the rows of one pop.
     Repeated,
-    /// delivery_attempt did not count 1, 2, 3, …
+    /// The values of delivery_attempt are not 1, 2, 3, …
     Attempt,
-    /// Delivered under another message_id, or in another stream, than pushed.
+    /// Delivered with another message_id, or in another stream, than it was pushed with.
     Identity,
 }
 
-/// One thing that was wrong.
+/// One fault, with its details.
 #[derive(Clone, Debug)]
 pub struct Violation {
     pub fault: Fault,
@@ -70,7 +67,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// All that is wrong with a history.
+/// Find everything that is wrong in a history.
 pub fn check(history: &History) -> Vec<Violation> {
     let facts = Facts::of(history);
     let mut found = Vec::new();
@@ -88,14 +85,15 @@ pub fn check(history: &History) -> Vec<Violation> {
     found
 }
 
-/// What all groups share.
+/// What does not depend on the group.
 struct Facts<'a> {
     history: &'a History,
     txs: HashMap<TxId, Tx>,
-    pushes: HashMap<Uid, &'a Push>,
+    pushes: HashMap<Uid, &'a PushRecord>,
     /// Committed pushes by stream, in the order of their transactions' answers.
     by_done: BTreeMap<StreamId, Vec<(Stamp, Uid)>>,
-    /// Those that must come right before a message: of its producer, and of its row lock.
+    /// The messages that must come right before a message: the last one of its producer and the
+    /// last one under its row lock.
     before: HashMap<Uid, Vec<Uid>>,
 }
 
@@ -139,14 +137,14 @@ impl<'a> Facts<'a> {
     }
 
     /// The push of a message, if it took effect.
-    fn effective(&self, uid: Uid) -> Option<(&'a Push, Tx)> {
+    fn effective(&self, uid: Uid) -> Option<(&'a PushRecord, Tx)> {
         let push = *self.pushes.get(&uid)?;
         let tx = self.committed(push.tx)?;
         (!push.undone).then_some((push, tx))
     }
 }
 
-/// What one group did.
+/// What one group received and settled.
 struct View<'a> {
     facts: &'a Facts<'a>,
     name: &'a str,
@@ -154,9 +152,9 @@ struct View<'a> {
     deliveries: Vec<&'a Delivery>,
     completions: HashMap<Uid, Vec<&'a Completion>>,
     releases: HashMap<(Uuid, Unit), Vec<&'a Release>>,
-    /// Of every message that was delivered, the earliest answer that had it.
+    /// For every message that was delivered, the answer of the first pop that returned it.
     first_seen: HashMap<Uid, Stamp>,
-    /// Where a message stands in a pop.
+    /// The place of a message in a pop.
     place: HashMap<(u32, Uid), u32>,
 }
 
@@ -192,7 +190,7 @@ impl<'a> View<'a> {
         found.push(Violation { fault, text: format!("group {}: {text}", self.name) });
     }
 
-    /// Whether this group has to be given a message. None: it may or may not.
+    /// Whether this group must get the message. None: it may get it or not.
     fn wants(&self, tx: &Tx) -> Option<bool> {
         match self.registered {
             None => Some(true),
@@ -210,8 +208,8 @@ impl<'a> View<'a> {
             .filter_map(|one| self.facts.committed(one.tx))
     }
 
-    /// Before the COMMIT that completed a message was sent; 0 if the group need not get it and
-    /// did not.
+    /// The stamp before the COMMIT that completed a message was sent. 0 if the group need not get
+    /// the message and did not get it.
     fn settled(&self, uid: Uid) -> Stamp {
         let earliest = self.completed(uid).map(|tx| tx.sent);
         let optional = || {
@@ -221,7 +219,7 @@ impl<'a> View<'a> {
         earliest.min().unwrap_or_else(|| if optional() { 0 } else { NEVER })
     }
 
-    /// Nothing lost, nothing completed twice.
+    /// No message is lost, and none is completed twice.
     fn check_settled_once(&self, found: &mut Vec<Violation>) {
         for push in &self.facts.history.pushes {
             let Some((_, tx)) = self.facts.effective(push.uid) else { continue };
@@ -241,7 +239,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What is delivered has been pushed, committed, and is what was pushed.
+    /// Every message that is delivered was pushed, was committed, and is as it was pushed.
     fn check_messages(&self, found: &mut Vec<Violation>) {
         let mut seen = HashSet::new();
         for delivery in &self.deliveries {
@@ -265,7 +263,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Each committed delivery counts one further.
+    /// Each committed delivery raises the message's delivery_attempt by one.
     fn check_attempts(&self, found: &mut Vec<Violation>) {
         let mut attempts: BTreeMap<Uid, Vec<i32>> = BTreeMap::new();
         for delivery in &self.deliveries {
@@ -287,7 +285,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What is completed does not come again.
+    /// A message that is completed is not delivered again.
     fn check_resurrected(&self, found: &mut Vec<Violation>) {
         for delivery in &self.deliveries {
             for one in self.completions.get(&delivery.uid).into_iter().flatten() {
@@ -304,7 +302,7 @@ impl<'a> View<'a> {
     }
 
     /// Everything that must come before a delivery is settled when it comes. A message that was
-    /// overtaken is named once, however many followed.
+    /// overtaken is reported once, however many overtook it.
     fn check_order(&self, found: &mut Vec<Violation>) {
         let mut streams: HashMap<StreamId, Prefix> = HashMap::new();
         let mut named = HashSet::new();
@@ -334,7 +332,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether an earlier message was settled, or stood before it, when a delivery came.
+    /// Whether an earlier message was settled, or had a lower place in the same pop, when a
+    /// delivery came.
     fn settled_for(&self, delivery: &Delivery, earlier: Uid) -> bool {
         let place = self.place.get(&(delivery.pop, earlier));
         self.settled(earlier) < delivery.returned
@@ -342,7 +341,7 @@ impl<'a> View<'a> {
             || place.is_some_and(|place| *place < delivery.at)
     }
 
-    /// Whether a transaction, which may yet roll back, had completed a message by then.
+    /// Whether a transaction, which may still roll back, had completed a message by then.
     fn completed_in(&self, tx: TxId, uid: Uid, by: Stamp) -> bool {
         self.completions
             .get(&uid)
@@ -354,74 +353,7 @@ impl<'a> View<'a> {
     fn unit(&self, delivery: &Delivery) -> Unit {
         self.facts.history.unit(delivery.stream, delivery.uid)
     }
-
-    /// At most one holds a stream; without order, a message.
-    fn check_leases(&self, found: &mut Vec<Violation>) {
-        let mut held: HashMap<Unit, Vec<&Delivery>> = HashMap::new();
-        let mut seen = HashSet::new();
-        for delivery in &self.deliveries {
-            // One row stands for what the pop took of it.
-            let unit = self.unit(delivery);
-            if !seen.insert((delivery.pop, unit)) {
-                continue;
-            }
-            let holders = held.entry(unit).or_default();
-            holders.retain(|holder| {
-                let forgotten = delivery.clock.is_some_and(|now| now >= holder.expires + FORGET)
-                    && !self.locked(holder, delivery);
-                !forgotten && !self.over(holder, delivery)
-            });
-            for holder in holders.iter() {
-                if holder.returned < delivery.began
-                    && !self.over_in_transaction(holder, delivery)
-                    && (self.locked(holder, delivery)
-                        || delivery.clock.is_some_and(|now| now + SLACK < holder.expires))
-                {
-                    let text = format!("{delivery:?} came while {holder:?} was in force");
-                    self.report(found, Fault::Shared, text);
-                }
-            }
-            holders.push(delivery);
-        }
-    }
-
-    /// Whether the transaction of `holder` had not begun to end when `later` came, so that it
-    /// held a lock, whatever the time was.
-    fn locked(&self, holder: &Delivery, later: &Delivery) -> bool {
-        let ending = self.facts.txs.get(&holder.tx).map_or(NEVER, |tx| tx.sent);
-        holder.tx != later.tx && ending >= later.returned
-    }
-
-    /// Whether `holder` was rolled back or released, for everybody, at the earliest when `later`
-    /// came.
-    fn over(&self, holder: &Delivery, later: &Delivery) -> bool {
-        let rolled_back = self
-            .facts
-            .txs
-            .get(&holder.tx)
-            .is_some_and(|tx| !tx.committed && tx.sent < later.returned);
-        rolled_back
-            || holder.undone.is_some_and(|stamp| stamp < later.returned)
-            || self.releases_of(holder).any(|one| {
-                let committed = self.facts.committed(one.tx).filter(|_| one.undone.is_none());
-                committed.is_some_and(|tx| tx.sent < later.returned)
-            })
-    }
-
-    /// The same for the transaction of `later` alone.
-    fn over_in_transaction(&self, holder: &Delivery, later: &Delivery) -> bool {
-        self.releases_of(holder).any(|one| {
-            one.tx == later.tx
-                && one.began < later.returned
-                && one.undone.is_none_or(|stamp| stamp > later.returned)
-        })
-    }
-
-    fn releases_of(&self, holder: &Delivery) -> impl Iterator<Item = &'a Release> {
-        self.releases.get(&(holder.lease, self.unit(holder))).into_iter().flatten().copied()
-    }
 }
 
 #[cfg(test)]
-#[path = "checker_tests.rs"]
 mod tests;

@@ -1,4 +1,5 @@
-//! Who plays when: producers and consumers, groups that come late, kills, and the end.
+//! The course of a run: when producers, consumers and late groups start, when backends are killed,
+//! and how the run ends.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +21,7 @@ use super::worker::{APPLICATION, Left, QUEUES, Shared, Worker};
 use crate::{Session, eventually};
 
 /// The groups by number: two that are tortured, one that stays at the end of the log, one that
-/// registers in the middle, and queue mode, which reads everything once more in the end.
+/// registers in the middle of the run, and queue mode, which reads everything once more at the end.
 /// Latecomers follow.
 pub const GROUPS: [Option<&str>; 5] =
     [Some("alpha"), Some("beta"), Some("eager"), Some("late"), None];
@@ -28,10 +29,10 @@ pub const EAGER: GroupId = 2;
 pub const LATE: GroupId = 3;
 const REPLAY: GroupId = 4;
 
-/// When nothing more is completed for so long, nothing more will come.
+/// When nothing has been completed for so long, nothing more will come.
 const STALLED: Duration = Duration::from_secs(10);
 
-/// The part of the run after which latecomers register: they have little to read then.
+/// Latecomers register after this part of the run, so that they have little to read.
 const LATECOMERS_FROM: f64 = 0.85;
 
 pub async fn set_up(config: &Config, target: &Target) -> Result<()> {
@@ -46,7 +47,8 @@ pub async fn set_up(config: &Config, target: &Target) -> Result<()> {
     let orders = "INSERT INTO torture_orders SELECT n, 0 FROM generate_series(0, $1::int - 1) n";
     admin.execute(orders, &[&(config.locks as i32)]).await?;
     for queue in QUEUES {
-        // One group is registered before the queue exists, by a pop; the other by name, after.
+        // One group is registered by a pop, before the queue exists; the other one by name, after
+        // it.
         admin
             .query("SELECT * FROM queen_pop($1, consumer_group => 'beta')", &[&queue])
             .await
@@ -83,7 +85,7 @@ pub struct Played {
 
 type Running = JoinSet<Result<Worker>>;
 
-/// Let it run, drain it, and read everything once more.
+/// Run the torture, drain the queues, and read everything once more.
 pub async fn play(shared: &Arc<Shared>) -> Result<Played> {
     let config = &shared.config;
     let mut producers = JoinSet::new();
@@ -134,7 +136,8 @@ async fn consume(
     Ok(())
 }
 
-/// Let it run, then drain. Gives the groups but for queue mode, and how long the drain took.
+/// Run the torture, then drain the queues. Returns all groups except queue mode, and how long the
+/// drain took.
 async fn conduct(
     shared: &Arc<Shared>,
     producers: &mut Running,
@@ -162,16 +165,17 @@ async fn conduct(
     }
     shared.draining.store(true, Ordering::Relaxed);
     let started = Instant::now();
-    // What is missing in the end is found, and named, by the checker.
+    // The checker finds and names what is missing in the end.
     quiet(shared, consumers, STALLED, || shared.backlog() == 0).await?;
     let drained = started.elapsed();
-    // The late group is alone and leaves nothing behind: it has all once pops stay empty.
+    // The late group is alone and leaves no lease behind: when its pops stay empty, it has
+    // everything.
     let patience = if config.survives() { config.lease.mul_f64(1.5) } else { config.lease / 20 };
     quiet(shared, consumers, patience, || false).await?;
     Ok((groups, drained))
 }
 
-/// Wait until `done`, or until nothing has been completed for so long.
+/// Wait until `done`, or until nothing has been completed for this time.
 async fn quiet(
     shared: &Shared,
     consumers: &mut Running,
@@ -190,7 +194,7 @@ async fn quiet(
     Ok(())
 }
 
-/// Wait, unless a worker fails meanwhile.
+/// Wait, but return early when a worker fails.
 async fn watch(workers: &mut Running, time: Duration) -> Result<()> {
     tokio::select! {
         () = sleep(time) => Ok(()),
@@ -201,10 +205,10 @@ async fn watch(workers: &mut Running, time: Duration) -> Result<()> {
     }
 }
 
-/// Register a group, as of now, with both queues.
+/// Register a group for both queues, for what commits from now on.
 async fn register(shared: &Arc<Shared>, name: &str) -> Result<Group> {
     let before = shared.clock.tick();
-    // After a crash the registrations may or may not have been made.
+    // After a crash it is unknown whether the registrations were made.
     eventually("registration", Duration::from_secs(60), async || {
         let registered = async {
             let session = Session::open(&shared.target).await?;
@@ -224,8 +228,8 @@ async fn register(shared: &Arc<Shared>, name: &str) -> Result<Group> {
     Ok(Group { name: name.into(), registered: Some((before, shared.clock.tick())) })
 }
 
-/// Read everything once more in queue mode, from the oldest message, and what there is for the
-/// latecomers.
+/// Read everything once more in queue mode, from the oldest message, and let the latecomers read
+/// what there is for them.
 async fn read_all(shared: &Arc<Shared>, groups: &[Group]) -> Result<Left> {
     let expected = shared.pushed.load(Ordering::Relaxed);
     let mut worker = Worker::start(shared.clone(), 4000).await?;
@@ -249,7 +253,7 @@ async fn read_all(shared: &Arc<Shared>, groups: &[Group]) -> Result<Left> {
     Ok(worker.finish())
 }
 
-/// End the backends of random workers, until everything is finished.
+/// Terminate the backends of random workers until everything is finished.
 async fn kill(shared: Arc<Shared>, every: Duration) -> Result<u64> {
     let mut rng = StdRng::seed_from_u64(shared.config.seed);
     let admin = Session::open(&shared.target).await?;

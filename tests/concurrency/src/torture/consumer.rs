@@ -1,4 +1,4 @@
-//! Consumers: they pop any number of messages, and then do everything that goes wrong in life.
+//! Consumers: they pop any number of messages, and then do with them everything that can go wrong.
 
 mod settling;
 
@@ -9,7 +9,7 @@ use anyhow::Result;
 use rand::RngExt;
 use tokio_postgres::Error;
 
-use super::history::{Completion, Delivery, GroupId, TxId, Uid};
+use super::history::{Completion, Delivery, GroupId, Stamp, TxId, Uid};
 use super::lease::{Held, Lease, State};
 use super::worker::{QUEUES, Worker, stream_name, stream_of};
 use crate::expect::sqlstate;
@@ -18,15 +18,28 @@ use crate::queen::{Message, Pop};
 /// How a consumer behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manners {
-    /// As badly as it may, until everything is only to be finished.
+    /// Makes every mistake a consumer may make, until the run only has to be finished.
     Rough,
-    /// Completes all it gets.
+    /// Completes every message it gets.
     Gentle,
-    /// Completes all it gets, and takes much at once.
+    /// Completes every message it gets, and pops many at once.
     Greedy,
-    /// Takes what is there without a lease, and looks again at once: always at the end of the
-    /// log, where transactions overlap.
+    /// Pops with auto_ack and pops again at once. It is always at the end of the log, where
+    /// transactions overlap.
     Eager,
+}
+
+/// A call of queen_pop, before it is made.
+struct Request {
+    pop: Pop,
+    /// The number of its queue in [`QUEUES`].
+    which: usize,
+    batch: i32,
+    partitions: i32,
+    /// The lease is meant to run out.
+    brief: bool,
+    lease_ms: i64,
+    waits: bool,
 }
 
 pub struct Consumer {
@@ -36,11 +49,11 @@ pub struct Consumer {
     manners: Manners,
     /// The lease it holds.
     lease: Option<Lease>,
-    /// What it holds when the open transaction has committed.
+    /// The lease it will hold when the open transaction has committed.
     next: Option<Lease>,
-    /// Acks of the open transaction, to count when it commits.
+    /// Messages completed in the open transaction, to be counted when it commits.
     completed: u64,
-    /// Of each queue, whether the last pop found nothing.
+    /// For each queue, whether the last pop found nothing.
     empty: [bool; QUEUES.len()],
 }
 
@@ -75,7 +88,7 @@ impl Consumer {
         self.manners != Manners::Rough || self.worker.shared.draining.load(Ordering::Relaxed)
     }
 
-    /// Pop once, or settle once; the number of messages that came.
+    /// Pop once, or settle once. Returns the number of messages that came.
     pub async fn step(&mut self) -> Result<usize> {
         let deliveries = self.worker.log.deliveries.len();
         self.completed = 0;
@@ -107,7 +120,7 @@ impl Consumer {
         Ok(came)
     }
 
-    /// An error that a consumer may meet: it loses its lease, or only its transaction.
+    /// Handle an error that a consumer may meet: it loses its lease, or only its transaction.
     async fn failed(&mut self, error: Error) -> Result<bool> {
         let Some(state @ ("QN001" | "QN002")) = sqlstate(&error) else {
             return self.worker.recover(error).await;
@@ -124,7 +137,8 @@ impl Consumer {
         Ok(false)
     }
 
-    /// By the server's clock. A lost connection counts as expired: nobody knows.
+    /// Whether a lease has expired by the server's clock. When the connection is lost the answer is
+    /// unknown, and the lease counts as expired.
     async fn has_expired(&mut self, lease: &Lease) -> Result<bool> {
         let sql = "SELECT clock_timestamp() >= $1";
         match self.worker.session.row(sql, &[&lease.expires]).await {
@@ -151,8 +165,9 @@ impl Consumer {
         }
     }
 
-    /// With auto_ack: delivered is completed. Where connections are cut the answer may be lost,
-    /// and with it the messages: there a transaction tells what became of them.
+    /// Pop with auto_ack, so that a delivered message is completed. Where connections are cut the
+    /// answer may be lost, and with it the messages. There the pop runs in a transaction, whose end
+    /// can be looked up.
     async fn pop_for_good(&mut self) -> Result<bool, Error> {
         let (survives, rolls_back) =
             (self.worker.shared.config.survives(), self.worker.chance(0.05));
@@ -180,7 +195,7 @@ impl Consumer {
                 self.complete(&mut lease, tx, None).await?;
             }
             while self.worker.chance(0.5) {
-                // What it sees of its own doings it has to forget.
+                // Whatever the transaction has learned from its own pops must go with the rollback.
                 self.pop(tx).await?;
             }
             self.worker.nap(30.0).await;
@@ -207,7 +222,7 @@ impl Consumer {
         Ok(true)
     }
 
-    /// The effect, the ack and the pop in one transaction.
+    /// Pop, and complete with the effect, in one transaction.
     async fn pop_and_complete(&mut self, repeatable: bool) -> Result<bool, Error> {
         let begin = if repeatable {
             "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM pg_class LIMIT 1"
@@ -225,8 +240,21 @@ impl Consumer {
         Ok(true)
     }
 
-    /// One call of queen_pop, recorded.
+    /// Call queen_pop once, and record it.
     async fn pop(&mut self, tx: TxId) -> Result<Option<Lease>, Error> {
+        let request = self.request();
+        let began = self.worker.tick();
+        let rows = request.pop.run(&self.worker.session).await?;
+        let returned = self.worker.answered();
+        self.empty = if rows.is_empty() { self.empty } else { Default::default() };
+        self.empty[request.which] = rows.is_empty();
+        self.look_at(&request, &rows);
+        let lease = self.record(tx, &request, (began, returned), &rows);
+        Ok(lease.filter(|_| self.manners != Manners::Eager))
+    }
+
+    /// Choose what the next call asks for.
+    fn request(&mut self) -> Request {
         let gentle = self.gentle();
         let which = usize::from(self.worker.chance(0.3));
         let queue = QUEUES[which];
@@ -248,8 +276,7 @@ impl Consumer {
         if let Some(name) = &self.name {
             pop = pop.group(name);
         }
-        let eager = self.manners == Manners::Eager;
-        if eager {
+        if self.manners == Manners::Eager {
             pop = pop.auto_ack();
         }
         if !gentle && self.worker.chance(0.15) {
@@ -262,21 +289,28 @@ impl Consumer {
         if waits {
             pop = pop.wait("50 milliseconds");
         }
-        let began = self.worker.tick();
-        let rows = pop.run(&self.worker.session).await?;
-        let returned = self.worker.answered();
-        self.empty = if rows.is_empty() { self.empty } else { Default::default() };
-        self.empty[which] = rows.is_empty();
-        self.look_at(&pop, batch, partitions, &rows);
-        let Some(first) = rows.first() else { return Ok(None) };
+        Request { pop, which, batch, partitions, brief, lease_ms, waits }
+    }
+
+    /// Record the rows of a call. Returns the lease on them.
+    fn record(
+        &mut self,
+        tx: TxId,
+        request: &Request,
+        (began, returned): (Stamp, Stamp),
+        rows: &[Message],
+    ) -> Option<Lease> {
+        let eager = self.manners == Manners::Eager;
+        let first = rows.first()?;
         let id = first.lease_id.unwrap_or_default();
         let expires = first.lease_expires_at.unwrap_or_default();
+        let brief = request.brief;
         let call = self.worker.shared.pop_id();
         let mut lease = Lease { id, expires, brief, messages: Vec::with_capacity(rows.len()) };
         for (at, row) in rows.iter().enumerate() {
             let (Some(uid), Some(stream)) = (uid_of(row), stream_of(&row.queue, &row.partition))
             else {
-                self.worker.anomalies.push(format!("nobody pushed {row:?}"));
+                self.worker.anomalies.push(format!("no producer pushed {row:?}"));
                 continue;
             };
             let expires = expires.timestamp_micros();
@@ -292,7 +326,7 @@ impl Consumer {
                 began,
                 returned,
                 lease: id,
-                clock: (!waits && !eager).then_some(expires - lease_ms * 1000),
+                clock: (!request.waits && !eager).then_some(expires - request.lease_ms * 1000),
                 expires,
                 undone: None,
             });
@@ -312,17 +346,18 @@ impl Consumer {
             });
         }
         self.worker.count("messages delivered", rows.len() as u64);
-        Ok((!eager).then_some(lease))
+        Some(lease)
     }
 
-    /// What must hold of the rows of a pop by themselves.
-    fn look_at(&mut self, pop: &Pop, batch: i32, partitions: i32, rows: &[Message]) {
+    /// Check what must hold for the rows of any pop.
+    fn look_at(&mut self, request: &Request, rows: &[Message]) {
+        let Request { pop, batch, partitions, .. } = request;
         let eager = self.manners == Manners::Eager;
         let streams: BTreeSet<_> = rows.iter().map(|row| (&row.queue, &row.partition)).collect();
         let leases: BTreeSet<_> = rows.iter().map(|row| row.lease_id).collect();
         let ends: BTreeSet<_> = rows.iter().map(|row| row.lease_expires_at).collect();
-        let right = rows.len() <= batch as usize
-            && streams.len() <= partitions as usize
+        let right = rows.len() <= *batch as usize
+            && streams.len() <= *partitions as usize
             && (rows.is_empty() || leases.len() == 1 && leases.contains(&None) == eager)
             && (rows.is_empty() || ends.len() == 1 && ends.contains(&None) == eager)
             && rows.iter().all(|row| row.consumer_group == self.name)

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use uuid::Uuid;
 
-/// A moment, as a number of the shared counter.
+/// A moment: a value of the shared counter.
 pub type Stamp = u64;
 
 /// The shared counter.
@@ -32,28 +32,30 @@ pub type GroupId = u32;
 #[derive(Clone, Copy, Debug)]
 pub struct Tx {
     pub id: TxId,
-    /// Not later than the moment at which its end can take effect: before COMMIT or ROLLBACK was
-    /// sent, or, when an error ended it, before the statement that failed.
+    /// A stamp that is not later than the moment at which the end can take effect. It was taken
+    /// before COMMIT or ROLLBACK was sent or, when an error ended the transaction, before the
+    /// statement that failed.
     pub sent: Stamp,
-    /// After the answer.
+    /// Taken after the answer.
     pub done: Stamp,
     pub committed: bool,
 }
 
-/// One message as a producer sent it.
+/// One message as a producer pushed it.
 #[derive(Clone, Debug)]
-pub struct Push {
-    /// The number it carries in its payload. A producer numbers in the order in which it pushes.
+pub struct PushRecord {
+    /// The number in the payload. Every producer numbers its messages in the order in which it
+    /// pushes them.
     pub uid: Uid,
     pub producer: u32,
     pub stream: StreamId,
     pub tx: TxId,
-    /// Before the call was sent.
+    /// Taken before the call was sent.
     pub began: Stamp,
     pub message_id: i64,
-    /// Rolled back to a savepoint before it.
+    /// The push was rolled back to a savepoint before it.
     pub undone: bool,
-    /// For pushes under a row lock of the application: the row, and the place that the lock gave.
+    /// For a push under a row lock of the application: the row, and the place that the lock gave.
     pub locked: Option<(u32, i64)>,
 }
 
@@ -65,47 +67,48 @@ pub struct Delivery {
     pub uid: Uid,
     pub message_id: i64,
     pub attempt: i32,
-    /// The call, and the place in its rows.
+    /// The call, and the place of the message in its rows.
     pub pop: u32,
     pub at: u32,
     pub tx: TxId,
     pub began: Stamp,
     pub returned: Stamp,
     pub lease: Uuid,
-    /// The server's clock in the call (unknown if it waited), and the end of the lease by it, in
-    /// microseconds.
+    /// The server's clock during the call (None if the call waited), and the end of the lease on
+    /// that clock, in microseconds.
     pub clock: Option<i64>,
     pub expires: i64,
-    /// Before it was rolled back to a savepoint.
+    /// A stamp from before this was rolled back to a savepoint.
     pub undone: Option<Stamp>,
 }
 
-/// A message completed by an ack that succeeded; it counts when the transaction commits.
+/// A message that a successful ack completed. It counts when the transaction commits.
 #[derive(Clone, Debug)]
 pub struct Completion {
     pub group: GroupId,
     pub uid: Uid,
     pub tx: TxId,
     pub began: Stamp,
-    /// Before it was rolled back to a savepoint.
+    /// A stamp from before this was rolled back to a savepoint.
     pub undone: Option<Stamp>,
 }
 
-/// What a lease holds, and gives back, as one: in a group without order each message is on its own.
+/// What a lease holds, and gives back, as a whole. In a group without order each message is a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unit {
     Stream(StreamId),
     Message(Uid),
 }
 
-/// A lease that ended for a unit: its last message was settled, or one was given back.
+/// A lease that ended for a unit: its last message was settled, or one of its messages was given
+/// back.
 #[derive(Clone, Debug)]
 pub struct Release {
     pub lease: Uuid,
     pub unit: Unit,
     pub tx: TxId,
     pub began: Stamp,
-    /// Before it was rolled back to a savepoint.
+    /// A stamp from before this was rolled back to a savepoint.
     pub undone: Option<Stamp>,
 }
 
@@ -113,28 +116,28 @@ pub struct Release {
 #[derive(Clone, Debug)]
 pub struct Group {
     pub name: String,
-    /// Around the registration of a group that sees only what commits after it. None: it sees
-    /// everything.
+    /// For a group that sees only what commits after its registration: stamps from before and after
+    /// the registration. None: the group sees everything.
     pub registered: Option<(Stamp, Stamp)>,
 }
 
-/// Everything together.
+/// Everything that the workers saw.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub groups: Vec<Group>,
     pub txs: Vec<Tx>,
-    pub pushes: Vec<Push>,
+    pub pushes: Vec<PushRecord>,
     pub deliveries: Vec<Delivery>,
     pub completions: Vec<Completion>,
     pub releases: Vec<Release>,
     /// The groups are without order.
     pub unordered: bool,
-    /// Some deliveries may be missing: their consumers lost the connection.
+    /// Some deliveries may be missing, because their consumers lost the connection.
     pub gaps: bool,
 }
 
 impl History {
-    /// As what a message is held.
+    /// The unit as which a message is held.
     pub fn unit(&self, stream: StreamId, uid: Uid) -> Unit {
         if self.unordered { Unit::Message(uid) } else { Unit::Stream(stream) }
     }

@@ -1,4 +1,4 @@
-//! What came of a run: the history to check, the numbers to show, and what the database says.
+//! The result of a run: the history to check, the numbers to show, and what the database says.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use super::history::{GroupId, History};
 use super::worker::Shared;
 use crate::Session;
 
-/// Put the logs together and check them.
+/// Join the logs of all workers and check them.
 pub fn judge(shared: &Shared, played: Played) -> Report {
     let mut history = History {
         groups: played.groups,
@@ -49,7 +49,8 @@ pub fn judge(shared: &Shared, played: Played) -> Report {
     Report { seed: shared.config.seed, stats, violations }
 }
 
-/// Messages that came to a group after ones with larger ids in their stream: they committed late.
+/// How many messages came to a group after ones with larger ids in their stream: their transactions
+/// committed late.
 fn overtaken(history: &History) -> u64 {
     let mut deliveries: Vec<_> = history.deliveries.iter().collect();
     deliveries.sort_unstable_by_key(|one| (one.returned, one.at));
@@ -67,7 +68,7 @@ fn overtaken(history: &History) -> u64 {
     count
 }
 
-/// What the database itself says in the end.
+/// Compare with what the database stores at the end.
 pub async fn look_inside(target: &Target, report: &mut Report) -> Result<()> {
     let admin = Session::open(target).await?;
     let sql =

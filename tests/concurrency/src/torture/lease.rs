@@ -1,4 +1,4 @@
-//! What a consumer knows of a lease it holds: enough to say what each ack must answer.
+//! What a consumer knows about a lease it holds: enough to tell what each ack must answer.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::history::{Uid, Unit};
 #[derive(Clone, Debug)]
 pub struct Held {
     pub uid: Uid,
-    /// Held as part of this.
+    /// The unit it is held with.
     pub unit: Unit,
     pub message_id: i64,
     pub transaction_id: String,
@@ -25,7 +25,7 @@ pub struct Held {
 pub enum State {
     Open,
     Completed,
-    /// Given back, by itself or with the rest of its unit.
+    /// Given back, alone or with the rest of its unit.
     GivenBack,
 }
 
@@ -33,7 +33,7 @@ pub enum State {
 pub struct Lease {
     pub id: Uuid,
     pub expires: DateTime<Utc>,
-    /// Meant to run out.
+    /// The lease is meant to run out.
     pub brief: bool,
     pub messages: Vec<Held>,
 }
@@ -48,7 +48,7 @@ impl Lease {
         (0..self.messages.len()).filter(|n| self.messages[*n].state == state).collect()
     }
 
-    /// Nothing of it is left to settle.
+    /// Whether nothing of it is left to settle.
     pub fn is_over(&self) -> bool {
         self.open().is_empty()
     }
@@ -61,7 +61,7 @@ impl Lease {
         open
     }
 
-    /// Complete these; the units that have nothing open any more.
+    /// Complete these messages. Returns the units in which no message is open any more.
     pub fn complete(&mut self, which: &[usize]) -> BTreeSet<Unit> {
         for n in which {
             self.messages[*n].state = State::Completed;
@@ -70,7 +70,7 @@ impl Lease {
         touched.filter(|unit| !self.holds(*unit)).collect()
     }
 
-    /// Give a unit back; how many messages that were.
+    /// Give a unit back. Returns how many messages that were.
     pub fn give_back(&mut self, unit: Unit) -> usize {
         let mut count = 0;
         for message in &mut self.messages {

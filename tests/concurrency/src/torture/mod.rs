@@ -1,5 +1,5 @@
-//! The commit-order torture: producers and consumers that do everything a broker must survive,
-//! and a checker that knows what must hold whatever they did.
+//! The commit-order torture: producers and consumers do everything that a broker must survive, and
+//! a checker tests what must hold whatever they do.
 
 mod checker;
 mod conduct;
@@ -21,38 +21,38 @@ use tokio_postgres::config::Config as Target;
 
 use self::worker::Shared;
 
-/// What to run.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub seed: u64,
     /// How long producers push.
     pub run_for: Duration,
-    /// How long after that everything may take to be consumed.
+    /// How long the consumers may take after that to complete everything.
     pub drain_for: Duration,
     pub producers: u32,
-    /// Producers under a row lock of the application.
+    /// Producers that push under a row lock of the application.
     pub lockers: u32,
-    /// Rows they lock.
+    /// How many rows they lock.
     pub locks: u32,
-    /// In two groups.
+    /// Consumers, in two groups.
     pub consumers: u32,
-    /// In one more group, which takes everything without a lease as soon as it is there.
+    /// Consumers of one more group, which pop everything with auto_ack as soon as it is there.
     pub eager: u32,
     /// Groups that register shortly before the end of the run, one after the other.
     pub latecomers: u32,
-    /// Partitions, over two queues.
+    /// Partitions, in two queues.
     pub streams: u32,
-    /// Leases that are not meant to expire.
+    /// The time of leases that are not meant to expire.
     pub lease: Duration,
-    /// Producers rest up to so many milliseconds between transactions.
+    /// The longest pause of a producer between two transactions, in milliseconds.
     pub pause: f64,
-    /// End the backend of a random worker this often.
+    /// How often the backend of a random worker is terminated.
     pub kill_every: Option<Duration>,
-    /// Groups are without order.
+    /// The groups are without order.
     pub unordered: bool,
-    /// The server may crash meanwhile.
+    /// The server may crash during the run.
     pub crashes: bool,
-    /// Tell on stderr how far it is.
+    /// Report progress on stderr.
     pub chatty: bool,
 }
 
@@ -80,17 +80,17 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Workers outlive their connections.
+    /// Whether workers outlive their connections.
     pub fn survives(&self) -> bool {
         self.kill_every.is_some() || self.crashes
     }
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Report {
     pub seed: u64,
-    /// How often everything happened.
+    /// How often each event happened.
     pub stats: BTreeMap<&'static str, u64>,
     /// Promises that were broken.
     pub violations: Vec<String>,
@@ -101,7 +101,7 @@ impl Report {
         self.stats.get(name).copied().unwrap_or(0)
     }
 
-    /// An error if anything was wrong.
+    /// Return an error if any promise was broken.
     pub fn clean(&self) -> Result<()> {
         let count = self.violations.len();
         ensure!(count == 0, "{count} violations, see the report");
@@ -109,7 +109,7 @@ impl Report {
     }
 }
 
-/// Violations of one kind beyond these are counted only.
+/// How many violations of one kind are printed in full.
 const SHOWN: usize = 3;
 
 impl fmt::Display for Report {
@@ -134,7 +134,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Run it in a database that has the extension and nothing else.
+/// Run the torture in a database that has the extension and nothing else.
 pub async fn torture(config: Config, target: &Target) -> Result<Report> {
     conduct::set_up(&config, target).await?;
     let shared = Arc::new(Shared::new(config, target.clone()));

@@ -1,8 +1,9 @@
-//! Large values among the first of many.
+//! Finds large values among the first of many.
 
 use super::history::Stamp;
 
-/// A segment tree of maxima: finds the large ones among the first n without looking at all.
+/// A segment tree of maxima. It finds the large values among the first n without visiting all of
+/// them.
 pub struct Prefix {
     leaves: usize,
     maxima: Vec<Stamp>,

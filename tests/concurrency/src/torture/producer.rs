@@ -1,5 +1,5 @@
-//! Producers: transactions of several pushes that dawdle, roll back, and use savepoints; and
-//! producers that take their transaction id early and push under a row lock.
+//! Producers: some make transactions of several pushes that take their time, roll back, and use
+//! savepoints. Others get their transaction id early and push under a row lock.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -10,14 +10,14 @@ use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 use tokio_postgres::Error;
 
-use super::history::{Push as Record, StreamId, TxId, Uid};
+use super::history::{PushRecord, StreamId, TxId, Uid};
 use super::worker::{Worker, stream_name};
 use crate::queen::{Item, Push, PushBatch, Pushed};
 
-/// A producer of this number and above works under row locks.
+/// Producers with this number or a larger one push under row locks.
 pub const LOCKERS: u32 = 1000;
 
-/// Producers pause while consumers have this many messages before them.
+/// Producers pause while the slowest group has this many messages to complete.
 const BACKLOG: u64 = 150;
 
 /// A message about to be pushed.
@@ -37,13 +37,13 @@ impl Draft {
 pub struct Producer {
     worker: Worker,
     number: u32,
-    /// The largest message_id had per stream.
+    /// The largest message_id so far in each stream.
     last: HashMap<StreamId, i64>,
-    /// Messages with a transaction_id whose transactions committed.
+    /// Messages with a transaction_id, of transactions that committed.
     committed: Vec<(StreamId, String, i64)>,
-    /// The same for the transaction that is open.
+    /// Messages with a transaction_id, of the open transaction.
     tentative: Vec<(StreamId, String, i64)>,
-    /// Messages that count when it commits.
+    /// The number of messages to count when the open transaction commits.
     pushed: u64,
 }
 
@@ -78,7 +78,7 @@ impl Producer {
             let committed = match done {
                 Ok(committed) => committed,
                 Err(error) => {
-                    // A crash may give the numbers of what was not committed to others.
+                    // After a crash other messages may get the numbers of uncommitted ones.
                     self.last.clear();
                     self.worker.recover(error).await?
                 }
@@ -92,7 +92,7 @@ impl Producer {
         Ok(self.worker)
     }
 
-    /// One push that is a transaction by itself.
+    /// One push that is a transaction of its own.
     async fn single(&mut self) -> Result<bool, Error> {
         let tx = self.worker.begin_single();
         self.push_some(tx, false).await?;
@@ -108,7 +108,7 @@ impl Producer {
             "BEGIN"
         };
         let tx = self.worker.begin(begin).await?;
-        // Half of them hurry: the more transactions overlap by a hair, the better.
+        // Half of the transactions are quick: so more of them overlap only briefly.
         let patience = f64::from(u8::from(self.worker.chance(0.5)));
         for _ in 0..self.worker.rng.random_range(1..=4) {
             match self.worker.rng.random_range(0..100) {
@@ -141,7 +141,7 @@ impl Producer {
         Ok(true)
     }
 
-    /// A push rolled back to the savepoint before it; some are made again after that.
+    /// Push and roll back to the savepoint before it. Some of these messages are pushed again.
     async fn undone_push(&mut self, tx: TxId) -> Result<(), Error> {
         self.worker.run("SAVEPOINT undone").await?;
         let drafts = self.push_some(tx, true).await?;
@@ -159,7 +159,7 @@ impl Producer {
         Ok(())
     }
 
-    /// A transaction_id that was pushed before: nothing may come of it.
+    /// Push a transaction_id that was pushed before: no message may come of it.
     async fn duplicate(&mut self) -> Result<(), Error> {
         let Some((stream, id, message_id)) = self.committed.choose(&mut self.worker.rng).cloned()
         else {
@@ -178,7 +178,7 @@ impl Producer {
         Ok(())
     }
 
-    /// One call of one of the push functions, to random streams.
+    /// Call one of the push functions, for random streams.
     async fn push_some(&mut self, tx: TxId, undone: bool) -> Result<Vec<Draft>, Error> {
         let streams = self.worker.shared.streams();
         let stream = self.worker.rng.random_range(0..streams);
@@ -214,7 +214,7 @@ impl Producer {
         }
         for (n, (draft, row)) in drafts.iter().zip(&rows).enumerate() {
             self.look_at(n, draft, row);
-            self.worker.log.pushes.push(Record {
+            self.worker.log.pushes.push(PushRecord {
                 uid: draft.uid,
                 producer: self.number,
                 stream: draft.stream,
@@ -235,7 +235,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Through the function that fits the messages; where several do, any.
+    /// Call the function that fits the messages; where several fit, any of them.
     async fn call(&mut self, drafts: &[Draft]) -> Result<Vec<Pushed>, Error> {
         let first = &drafts[0];
         let same = drafts.iter().all(|draft| draft.stream == first.stream);
@@ -272,7 +272,7 @@ impl Producer {
         }
     }
 
-    /// What a row of a push says, against what was pushed.
+    /// Compare a row of a push with what was pushed.
     fn look_at(&mut self, n: usize, draft: &Draft, row: &Pushed) {
         let last = self.last.insert(draft.stream, row.message_id).unwrap_or(0);
         let id_kept = draft.transaction_id.as_ref().is_none_or(|id| *id == row.transaction_id);
@@ -287,8 +287,8 @@ impl Producer {
         }
     }
 
-    /// The outbox: a transaction id from the beginning, then a row lock, then the push. The
-    /// counter in the row tells in which order the lock was had.
+    /// Push as from an outbox: get a transaction id first, then a row lock, then push. A counter in
+    /// the row tells the order in which the lock was granted.
     async fn under_lock(&mut self) -> Result<bool, Error> {
         let tx = self.worker.begin("BEGIN; SELECT pg_current_xact_id()").await?;
         self.worker.nap(30.0).await;
@@ -296,7 +296,7 @@ impl Producer {
             self.push_some(tx, false).await?;
         }
         let row = self.worker.rng.random_range(0..self.worker.shared.config.locks);
-        // Three rows share a stream with others, one has it for itself.
+        // Three rows share a stream with others; one has a stream of its own.
         let stream = row % self.worker.shared.streams();
         let key = row as i32;
         let session = &self.worker.session;
@@ -314,7 +314,7 @@ impl Producer {
             let uid = self.worker.shared.uid();
             let transaction_id = self.worker.chance(0.3).then(|| format!("id-{uid}"));
             let draft = Draft { uid, stream, transaction_id };
-            // Two pushes of a transaction have their places, too.
+            // Two pushes of one transaction get different places.
             self.push(tx, vec![draft], false, Some((row, 2 * place + n))).await?;
         }
         self.worker.nap(5.0).await;

@@ -1,5 +1,5 @@
 //! What producers and consumers have in common: a session, a random generator, a log, and
-//! transactions whose end is recorded, also when the connection is lost over it.
+//! transactions whose end is recorded, also when it costs the connection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use super::history::{Clock, History, Stamp, StreamId, Tx, TxId, Uid};
 use crate::Session;
 use crate::expect::sqlstate;
 
-/// How long a server may take to come back after a crash.
+/// How long a server may need to come back after a crash.
 const COME_BACK: Duration = Duration::from_secs(60);
 
-/// The name under which workers are known to the server.
+/// The application_name of the workers' sessions.
 pub const APPLICATION: &str = "queen_torture";
 
 /// What all workers share.
@@ -31,15 +31,15 @@ pub struct Shared {
     pub target: Target,
     pub started: Instant,
     pub clock: Clock,
-    /// Producers stop.
+    /// Producers are to stop.
     pub stop: AtomicBool,
-    /// All producers have stopped: consumers only finish what is there.
+    /// All producers have stopped: consumers only complete what is there.
     pub draining: AtomicBool,
     /// Everything is finished.
     pub finished: AtomicBool,
     /// Messages whose transactions committed.
     pub pushed: AtomicU64,
-    /// Messages completed by acks that committed, per group.
+    /// For each group, messages completed by acks that committed.
     pub completed: Vec<AtomicU64>,
     next_tx: AtomicU32,
     next_uid: AtomicU32,
@@ -65,15 +65,15 @@ impl Shared {
         }
     }
 
-    /// How many streams exist by now: half of them from the beginning, the others are born
-    /// during the first half of the run.
+    /// How many streams exist by now: half of them from the beginning, the others from some moment
+    /// in the first half of the run.
     pub fn streams(&self) -> u32 {
         let all = self.config.streams;
         let part = self.started.elapsed().as_secs_f64() / self.config.run_for.as_secs_f64();
         (all as f64 * (0.5 + part)).min(all as f64).max(1.0) as u32
     }
 
-    /// Messages that the slowest group has before it.
+    /// How many messages the slowest group has not completed.
     pub fn backlog(&self) -> u64 {
         let completed = self.completed[..3].iter().map(|n| n.load(Ordering::Relaxed)).min();
         self.pushed.load(Ordering::Relaxed).saturating_sub(completed.unwrap_or(0))
@@ -88,12 +88,12 @@ impl Shared {
     }
 }
 
-/// The queue and partition of a stream: three in four share a queue.
+/// The queue and the partition of a stream. Three of four streams are in one queue.
 pub fn stream_name(stream: StreamId) -> (&'static str, String) {
     (QUEUES[usize::from(stream % 4 == 3)], format!("p{stream}"))
 }
 
-/// And back.
+/// The stream of a queue and a partition.
 pub fn stream_of(queue: &str, partition: &str) -> Option<StreamId> {
     let stream = partition.strip_prefix('p')?.parse().ok()?;
     (stream_name(stream).0 == queue).then_some(stream)
@@ -102,11 +102,11 @@ pub fn stream_of(queue: &str, partition: &str) -> Option<StreamId> {
 /// The queues of a torture.
 pub const QUEUES: [&str; 2] = ["torture", "torture side"];
 
-/// What went wrong with a statement, by what there is to do about it.
+/// What went wrong with a statement, by what the worker must do.
 enum Trouble {
-    /// The transaction is gone; run another.
+    /// The transaction was rolled back; begin another one.
     Conflict(&'static str),
-    /// So is the connection.
+    /// The connection was lost, too.
     Lost,
 }
 
@@ -123,9 +123,9 @@ fn trouble(error: &Error) -> Option<Trouble> {
 /// The transaction that is open.
 struct Open {
     id: TxId,
-    /// Once COMMIT has been sent.
+    /// Set when COMMIT is sent.
     sent: Option<Stamp>,
-    /// It only counts if it ran as one statement that succeeded.
+    /// The transaction is a single statement; it only counts if that succeeds.
     single: bool,
 }
 
@@ -134,11 +134,11 @@ pub struct Worker {
     pub session: Session,
     pub rng: StdRng,
     pub log: History,
-    /// What the worker saw that no history shows.
+    /// What the worker saw that is not in the history.
     pub anomalies: Vec<String>,
     pub stats: BTreeMap<&'static str, u64>,
     open: Option<Open>,
-    /// After the last answer: whatever failed since took effect later.
+    /// Taken after the last answer. Whatever has failed since then took effect later.
     answered: Stamp,
 }
 
@@ -175,7 +175,7 @@ impl Worker {
         self.shared.clock.tick()
     }
 
-    /// A statement was answered.
+    /// Note that a statement was answered.
     pub fn answered(&mut self) -> Stamp {
         self.answered = self.tick();
         self.answered
@@ -185,12 +185,12 @@ impl Worker {
         *self.stats.entry(what).or_default() += n;
     }
 
-    /// True once in `1 / probability` times.
+    /// True with this probability.
     pub fn chance(&mut self, probability: f64) -> bool {
         self.rng.random_bool(probability)
     }
 
-    /// Sleep up to so many milliseconds.
+    /// Sleep for a random time of at most so many milliseconds.
     pub async fn nap(&mut self, up_to: f64) {
         if up_to == 0.0 {
             return;
@@ -199,14 +199,14 @@ impl Worker {
         sleep(Duration::from_secs_f64(millis / 1000.0)).await;
     }
 
-    /// Statements inside the open transaction.
+    /// Run statements inside the open transaction.
     pub async fn run(&mut self, sql: &str) -> Result<(), Error> {
         self.session.run(sql).await?;
         self.answered();
         Ok(())
     }
 
-    /// Open a transaction, and have its number.
+    /// Begin a transaction. Returns its number.
     pub async fn begin(&mut self, sql: &str) -> Result<TxId, Error> {
         let id = self.shared.next_tx.fetch_add(1, Ordering::Relaxed);
         self.open = Some(Open { id, sent: None, single: false });
@@ -214,8 +214,8 @@ impl Worker {
         Ok(id)
     }
 
-    /// The number of a transaction that consists of the one statement that follows.
-    /// [`Worker::end_single`] ends it.
+    /// Number a transaction that consists of the one statement that follows. [`Worker::end_single`]
+    /// ends it.
     pub fn begin_single(&mut self) -> TxId {
         let id = self.shared.next_tx.fetch_add(1, Ordering::Relaxed);
         self.open = Some(Open { id, sent: Some(self.tick()), single: true });
@@ -230,7 +230,7 @@ impl Worker {
     pub async fn commit(&mut self) -> Result<(), Error> {
         let id = self.open.as_ref().map_or(0, |open| open.id);
         if self.shared.config.survives() {
-            // Tells after a lost connection whether the commit took effect.
+            // After a lost connection, this row tells whether the commit took effect.
             let sql = "INSERT INTO torture_commits VALUES ($1)";
             self.session.rows(sql, &[&i64::from(id)]).await?;
             self.answered();
@@ -264,8 +264,8 @@ impl Worker {
         }
     }
 
-    /// After an error: leave the transaction, whose end is then known, and be ready for another.
-    /// True if it committed all the same. Errors that are no accident come back.
+    /// After an error, end the transaction, so that its end is known, and be ready for another one.
+    /// True if it committed all the same. Errors that should never happen are returned.
     pub async fn recover(&mut self, error: Error) -> Result<bool> {
         match trouble(&error) {
             Some(Trouble::Conflict(name)) => {
@@ -281,7 +281,7 @@ impl Worker {
         }
     }
 
-    /// The server has ended the transaction, at the earliest after the last answer.
+    /// Record that the server has ended the transaction, at the earliest after the last answer.
     pub async fn abandon(&mut self) -> Result<bool> {
         if let Some(open) = &mut self.open {
             open.sent = Some(self.answered);
@@ -319,7 +319,7 @@ impl Worker {
     }
 }
 
-/// The server may be away just now, if that is part of the plan.
+/// Connect for the first time. If crashes are part of the run, the server may be down.
 async fn first_connection(shared: &Shared) -> Result<Session> {
     let started = Instant::now();
     loop {
@@ -333,8 +333,8 @@ async fn first_connection(shared: &Shared) -> Result<Session> {
     }
 }
 
-/// A new session, and whether the transaction of the backend before it committed: known once
-/// that backend is gone. None: not yet.
+/// Open a new session, and find out whether the transaction of the lost backend committed. This is
+/// known only when that backend is gone; None: not yet.
 async fn outcome(target: &Target, pid: i32, tx: i64) -> Option<(Session, bool)> {
     let session = connect(target).await.ok()?;
     let row = session

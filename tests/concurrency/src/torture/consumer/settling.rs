@@ -1,4 +1,4 @@
-//! Settling what a consumer holds: whole, in part, too late, again, or not at all.
+//! How a consumer settles what it holds: whole, in part, too late, again, or not at all.
 
 use anyhow::Result;
 use rand::RngExt;
@@ -10,7 +10,7 @@ use crate::queen::{Ack, Settled, settle};
 use crate::torture::history::{Completion, Release, TxId, Unit};
 use crate::torture::lease::{Lease, State};
 
-/// What to do to a lease in one transaction.
+/// What to do with a lease in one transaction.
 #[derive(Clone, Copy)]
 enum Step {
     All,
@@ -21,7 +21,7 @@ enum Step {
 }
 
 impl Consumer {
-    /// Do something about the lease in hand.
+    /// Do something with the lease that the consumer holds.
     pub(super) async fn settle_some(&mut self) -> Result<bool, Error> {
         let Some(lease) = self.lease.clone() else { return Ok(false) };
         let kind = if self.gentle() { 0 } else { self.worker.rng.random_range(0..100) };
@@ -40,7 +40,8 @@ impl Consumer {
         }
     }
 
-    /// An ack that comes too late must fail, whoever has the messages by then.
+    /// Let the lease expire and ack then. The ack must fail, also when another consumer holds the
+    /// messages by then.
     async fn let_it_expire(&mut self, lease: Lease) -> Result<bool, Error> {
         self.worker.nap(700.0).await;
         let sql = "SELECT clock_timestamp() > $1";
@@ -63,7 +64,8 @@ impl Consumer {
         Ok(false)
     }
 
-    /// A step of settling in a transaction of its own, with the effect of what it completes.
+    /// Take one step of settling in a transaction of its own, together with the effect of what it
+    /// completes.
     async fn in_transaction(&mut self, lease: Lease, step: Step) -> Result<bool, Error> {
         let tx = self.worker.begin("BEGIN").await?;
         let mut after = lease.clone();
@@ -104,7 +106,7 @@ impl Consumer {
         Ok(true)
     }
 
-    /// The last batch is completed and the next popped in one transaction.
+    /// Complete the last batch and pop the next one in one transaction.
     async fn complete_and_pop(&mut self, mut lease: Lease) -> Result<bool, Error> {
         let tx = self.worker.begin("BEGIN").await?;
         self.complete(&mut lease, tx, None).await?;
@@ -114,8 +116,8 @@ impl Consumer {
         Ok(true)
     }
 
-    /// An ack that is a transaction by itself. Where connections are cut it can't be told
-    /// afterwards whether it took effect, so there it gets a transaction around it.
+    /// Ack without a transaction block. Where connections are cut it cannot be found out later
+    /// whether the ack took effect, so there it gets a transaction.
     async fn complete_alone(&mut self, lease: Lease) -> Result<bool, Error> {
         if self.worker.shared.config.survives() {
             return self.in_transaction(lease, Step::All).await;
@@ -183,8 +185,8 @@ impl Consumer {
             dead_lettered: 0,
             lease_released: lease.is_over(),
         };
-        // An ack of everything also reports what had been completed before, or not: nothing
-        // says which. An ack by name names open ones alone.
+        // An ack of everything may also report messages that had been completed before: the
+        // contract leaves that open. An ack by name names open messages only.
         if (Settled { already: 0, ..settled }) != expected {
             let text = format!("completing {which:?} of {before:?} gave {settled:?}");
             self.worker.anomalies.push(text);
@@ -208,7 +210,7 @@ impl Consumer {
         self.worker.log.releases.extend(all);
     }
 
-    /// One message is given back, and with it the rest of its unit.
+    /// Give one message back, and with it the rest of its unit.
     async fn give_back(
         &mut self,
         lease: &mut Lease,
@@ -224,7 +226,8 @@ impl Consumer {
         let before = lease.clone();
         let back = lease.give_back(unit);
         self.released(lease, tx, began, [unit]);
-        // Whether what follows the named one counts as given back "by this call" is left open.
+        // The contract leaves open whether the messages after the named one count as given back "by
+        // this call".
         if !(1..=back as i32).contains(&settled.settled)
             || settled.already != 0
             || settled.dead_lettered != 0
@@ -237,7 +240,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// Some completed and one failed, as one set.
+    /// Complete some messages and fail one, with one queen_settle.
     async fn settle_mixed(&mut self, lease: &mut Lease, tx: TxId) -> Result<(), Error> {
         let mut some = lease.some_open(&mut self.worker.rng);
         let Some(failed) = some.pop() else { return Ok(()) };
@@ -279,7 +282,8 @@ impl Consumer {
         Ok(())
     }
 
-    /// A lost reply: what this lease completed is completed, and nothing else happens.
+    /// Repeat an ack, as after a lost reply: what this lease completed is completed, and nothing
+    /// else happens.
     async fn repeat(&mut self, lease: &Lease) -> Result<(), Error> {
         let done = lease.indexes(State::Completed);
         if done.is_empty() {

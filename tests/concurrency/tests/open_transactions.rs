@@ -1,7 +1,7 @@
-//! Open transactions hold nobody up: whatever they have pushed, popped, acked or created, other
-//! pushes and pops of the same queue answer at once, and what was pushed comes with the commit.
+//! Open transactions make no other call wait. Whatever they have pushed, popped, acked or created,
+//! other pushes and pops of the queue answer at once, and what was pushed comes with the commit.
 //!
-//! In every test `open` has a transaction open, and each statement of `other` must answer within
+//! In every test `open` has an open transaction, and each statement of `other` must answer within
 //! half a second.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use queen_tests::{Ack, Pop, Push, Session, TestDb, complete, n, numbers, sorted}
 
 async fn sessions(db: &TestDb) -> Result<(Session, Session)> {
     let (open, other) = (db.session().await?, db.session().await?);
-    // The first calls of a session load the library and plan: not what is measured.
+    // The first calls of a session load the library and make plans, which is not measured.
     Push::new("warm", n(0)).partition("w").id("w").run(&other).await?;
     let warm = Pop::new("warm").group("w").mode("all").one(&other).await?;
     Ack::all(warm.lease()?).run(&other).await?;
@@ -19,7 +19,7 @@ async fn sessions(db: &TestDb) -> Result<(Session, Session)> {
     Ok((open, other))
 }
 
-/// All there is for group `g`, from any number of partitions.
+/// A pop of everything there is for group `g`, from any number of partitions.
 fn pop_all(queue: &str) -> Pop {
     Pop::new(queue).group("g").mode("all").batch(100).partitions(100)
 }
@@ -30,7 +30,7 @@ async fn an_open_push() -> Result<()> {
     let (open, other) = sessions(&db).await?;
     open.run("BEGIN").await?;
     Push::new("shared", n(1)).partition("a").id("one").run(&open).await?;
-    // The queue's first row may make the second push of all wait: let there be one.
+    // A second push may wait for the one that makes the queue's first row, so make that row before.
     open.run("COMMIT; BEGIN").await?;
     Push::new("shared", n(2)).partition("a").id("two").run(&open).await?;
     Push::new("shared", n(3)).partition("c").run(&open).await?;
@@ -49,7 +49,7 @@ async fn an_open_push() -> Result<()> {
     complete(&other, &came).await
 }
 
-/// Partitions that the group has consumed before, so that it has its place in them already.
+/// Partitions that the group has consumed before, so that it has cursors in them.
 async fn consumed_before(session: &Session) -> Result<()> {
     for partition in ["a", "b", "c"] {
         Push::new("shared", n(0)).partition(partition).run(session).await?;
@@ -88,7 +88,7 @@ async fn while_a_pop_is_open(open: &Session, other: &Session) -> Result<()> {
     complete(other, &came).await?;
     assert_eq!(pop_all("shared").run(other).await?, []);
     assert_eq!(pop_all("shared").partition("a").run(other).await?, []);
-    // Other groups have cursors of their own.
+    // Another group has cursors of its own.
     let came = pop_all("shared").group("h").partition("a").run(other).await?;
     assert!(numbers(&came).ends_with(&[1, 3]));
     let came = Pop::new("shared").batch(100).partition("a").run(other).await?;
@@ -141,7 +141,7 @@ async fn an_open_creation_of_a_queue_and_a_partition() -> Result<()> {
     let came = pop_all("shared").run(&other).await?;
     assert_eq!(sorted(&came), [3, 4]);
     complete(&other, &came).await?;
-    // Nothing is there yet, but the group is registered from here on.
+    // No message is there yet, but the group is registered from here on.
     for queue in ["configured", "pushed"] {
         assert_eq!(Pop::new(queue).group("g").run(&other).await?, []);
         assert_eq!(Pop::new(queue).run(&other).await?, []);
@@ -176,7 +176,7 @@ async fn an_open_first_pop_of_a_group() -> Result<()> {
     open.run("BEGIN").await?;
     let held = pop_all("shared").one(&open).await?;
 
-    assert_eq!(pop_all("shared").run(&other).await?, [], "message 1 is taken");
+    assert_eq!(pop_all("shared").run(&other).await?, [], "message 1 is held");
     Push::new("shared", n(2)).partition("b").run(&other).await?;
     let came = pop_all("shared").group("h").run(&other).await?;
     assert_eq!(sorted(&came), [1, 2]);
@@ -226,7 +226,7 @@ async fn a_group_registered_by_an_open_transaction_gets_what_was_pushed_since() 
     Ok(())
 }
 
-/// A due message whose transaction_id somebody is pushing is left for later.
+/// A due timer is left for later while another transaction pushes its transaction_id.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_push_of_the_id_that_a_due_timer_has() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -247,7 +247,7 @@ async fn an_open_push_of_the_id_that_a_due_timer_has() -> Result<()> {
     complete(&other, &came).await
 }
 
-/// Nor is that of a duplicate waited for, which has locked what is remembered of the id.
+/// The push of a duplicate keeps a lock on the stored id. The timer does not wait for it, either.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_push_of_a_duplicate_of_what_a_due_timer_has() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -262,13 +262,13 @@ async fn an_open_push_of_a_duplicate_of_what_a_due_timer_has() -> Result<()> {
     assert!(pop_all("shared").run(&other).await?.is_empty());
     other.run("SELECT queen_sweep()").await?;
     open.run("COMMIT").await?;
-    // Remembered: the timer is a duplicate, and goes.
+    // The id is stored: the timer is a duplicate, and is removed.
     assert!(pop_all("shared").run(&other).await?.is_empty());
     assert_eq!(other.count("SELECT count(*) FROM queen_timers").await?, 0);
     Ok(())
 }
 
-/// To be delayed for the first time holds no other up that is.
+/// The first delayed push of a queue makes no other one wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn first_delayed_pushes_do_not_wait_for_each_other() -> Result<()> {
     let db = TestDb::fresh().await?;

@@ -1,9 +1,9 @@
-//! The checker itself: small histories with one thing wrong, and their innocent twins.
+//! Tests of the checker: small histories with one fault, and similar ones without it.
 
 use super::super::history::Group;
 use super::*;
 
-/// A history in the making. Stamps are given by hand: each test reads as a timeline.
+/// A history in the making. Stamps are given by hand, so each test reads as a timeline.
 struct Tale(History);
 
 impl Tale {
@@ -18,7 +18,7 @@ impl Tale {
     }
 
     fn push(&mut self, uid: Uid, producer: u32, tx: TxId, began: Stamp) -> &mut Self {
-        self.0.pushes.push(Push {
+        self.0.pushes.push(PushRecord {
             uid,
             producer,
             stream: 0,
@@ -36,7 +36,7 @@ impl Tale {
         self.push(uid, producer, 100 + uid, at).tx(100 + uid, at, true)
     }
 
-    /// A pop that returns five stamps later, on a clock of one second per stamp.
+    /// A pop that returns five stamps later. On the server's clock one stamp is one second.
     fn pop(&mut self, pop: u32, tx: TxId, began: Stamp, uids: &[Uid]) -> &mut Self {
         for (at, uid) in uids.iter().enumerate() {
             let before = self.0.deliveries.iter().filter(|one| one.uid == *uid).count() as i32;
@@ -151,7 +151,7 @@ fn a_push_undone_by_a_savepoint_is_a_phantom() {
 }
 
 #[test]
-fn a_message_that_nobody_pushed_is_a_phantom() {
+fn a_message_that_no_producer_pushed_is_a_phantom() {
     let mut tale = Tale::new();
     tale.popped(1, 30, &[7]);
     assert_eq!(tale.faults(), [Fault::Phantom]);
@@ -161,10 +161,10 @@ fn a_message_that_nobody_pushed_is_a_phantom() {
 fn a_delivery_before_the_commit_is_seen() {
     let mut tale = Tale::new();
     tale.push(1, 1, 5, 10).tx(5, 36, true);
-    // The answer came at 35.
+    // The answer to the COMMIT came at 35.
     tale.popped(1, 30, &[1]).acked(1, 40, &[1]);
     assert_eq!(tale.faults(), [Fault::Uncommitted]);
-    // At 37 it may have been committed.
+    // At 37 the transaction may have been committed.
     let mut tale = Tale::new();
     tale.push(1, 1, 5, 10).tx(5, 36, true);
     tale.popped(1, 32, &[1]).acked(1, 40, &[1]);
@@ -219,7 +219,7 @@ fn overlapping_transactions_may_swap() {
 
 #[test]
 fn the_order_of_a_lock_is_kept() {
-    // They overlap, and the second in the lock has the smaller number.
+    // The transactions overlap, and the second one under the lock has the smaller number.
     let mut tale = Tale::new();
     tale.push(1, 1, 5, 12).push(2, 2, 6, 10).tx(5, 20, true).tx(6, 15, true);
     tale.0.pushes[0].locked = Some((0, 2));
@@ -237,7 +237,7 @@ fn overtaking_an_unsettled_message_is_seen() {
     let mut tale = Tale::new();
     tale.pushed(1, 1, 10).pushed(2, 1, 20);
     tale.popped(1, 30, &[1]);
-    // The lease went, but the message was not completed.
+    // The lease was released, but the message was not completed.
     tale.released(1, 5, 36).tx(5, 37, true);
     tale.popped(2, 40, &[2]).acked(2, 50, &[2]);
     tale.popped(3, 60, &[1]).acked(3, 70, &[1]);
@@ -246,13 +246,13 @@ fn overtaking_an_unsettled_message_is_seen() {
 
 #[test]
 fn an_ack_counts_from_its_commit_on() {
-    // The pop returns at 45; the ack that settles what comes before is not to commit until 46.
+    // The pop returns at 45. The COMMIT of the ack that settles the earlier message is sent at 46.
     let mut tale = Tale::new();
     tale.pushed(1, 1, 10).pushed(2, 1, 20).popped(1, 30, &[1]);
     tale.ack(1, 5, 36, &[1], true).tx(5, 46, true);
     tale.popped(2, 40, &[2]).acked(2, 50, &[2]);
     assert_eq!(tale.faults(), [Fault::Overtook, Fault::Shared]);
-    // In its own transaction it counts at once, also when all that rolls back.
+    // In the pop's own transaction the ack counts at once, also when the transaction rolls back.
     let mut tale = Tale::new();
     tale.pushed(1, 1, 10).pushed(2, 1, 20).popped(1, 30, &[1]);
     tale.ack(1, 5, 36, &[1], true).pop(2, 5, 40, &[2]).tx(5, 46, false);
@@ -282,7 +282,7 @@ fn a_completed_message_stays_away() {
 
 #[test]
 fn a_stream_has_one_holder() {
-    // Unrelated messages, so that only the lease tells.
+    // The messages are unrelated, so only the lease shows the fault.
     let mut tale = Tale::new();
     tale.pushed(1, 1, 10).pushed(2, 2, 11);
     tale.popped(1, 30, &[1]).popped(2, 40, &[2]);
@@ -315,7 +315,7 @@ fn a_rolled_back_pop_frees_its_messages() {
     tale.popped(2, 37, &[1]).acked(2, 50, &[1]);
     tale.0.deliveries[1].attempt = 1;
     assert_eq!(tale.faults(), []);
-    // Not before.
+    // Until it rolls back it holds its messages.
     let mut tale = Tale::new();
     tale.pushed(1, 1, 10).pop(1, 5, 30, &[1]).tx(5, 50, false);
     tale.popped(2, 37, &[1]).acked(2, 60, &[1]);
@@ -328,7 +328,7 @@ fn attempts_count_committed_deliveries() {
     let mut tale = Tale::new();
     tale.pushed(1, 1, 10).pop(1, 5, 30, &[1]).tx(5, 36, false);
     tale.popped(2, 37, &[1]).acked(2, 50, &[1]);
-    // The pop that rolled back counted.
+    // The pop that rolled back was counted.
     assert_eq!(tale.faults(), [Fault::Attempt]);
     tale.0.gaps = true;
     assert_eq!(tale.faults(), []);
@@ -354,7 +354,8 @@ fn a_message_comes_once_in_a_pop() {
 #[test]
 fn a_group_sees_what_commits_after_it_registered() {
     let registered = |tale: &mut Tale| tale.0.groups[0].registered = Some((20, 25));
-    // Answered before 20: not for this group. Sent after 25: certainly.
+    // The transaction that is answered before 20 is not for this group. The one that is sent after
+    // 25 is.
     let mut tale = Tale::new();
     tale.pushed(1, 1, 10).pushed(2, 2, 26).popped(1, 30, &[2]).acked(1, 40, &[2]);
     registered(&mut tale);
@@ -367,7 +368,8 @@ fn a_group_sees_what_commits_after_it_registered() {
     tale.pushed(1, 1, 26);
     registered(&mut tale);
     assert_eq!(tale.faults(), [Fault::Lost]);
-    // In between: it may come or not, but if it comes it is to be completed.
+    // A transaction in between may be for the group or not. If the group gets the message, it must
+    // complete it.
     let mut tale = Tale::new();
     tale.pushed(1, 1, 22);
     registered(&mut tale);

@@ -1,48 +1,39 @@
-//! Hostile arguments: every public function, called with what no application should send. A call
-//! succeeds or is refused with the SQLSTATE of the contract; nothing crashes, what is refused leaves
-//! nothing, and the queues work on afterwards. JSON is in `hostile_json`.
+//! The calls of this test, and what may become of each.
 
-use std::collections::HashSet;
-
-use anyhow::{Context, Result, ensure};
-use queen_tests::expect::sqlstate;
-use queen_tests::{Fails, Message, Pop, Push, Session, TestDb, complete, n};
-use serde_json::json;
-use tokio_postgres::Error;
-
-/// What may become of a call.
+/// What may happen to a call.
 #[derive(Clone, Copy, Debug)]
-enum Expected {
+pub enum Expected {
     Fine,
-    /// Refused with this SQLSTATE. (Two: where it depends on the version of PostgreSQL.)
+    /// Refused with this SQLSTATE. There are two where it depends on the version of PostgreSQL.
     Refused(&'static [&'static str]),
-    /// The contract leaves it open: fine, or refused with one of [`CONTRACT`].
+    /// The contract leaves it open: the call succeeds, or is refused with one of [`CONTRACT`].
     Open,
 }
-use Expected::{Fine, Open, Refused};
+pub use Expected::{Fine, Open, Refused};
 
-const BAD: Expected = Refused(&["22023"]);
+pub const BAD: Expected = Refused(&["22023"]);
 const UNDEFINED: Expected = Refused(&["42704"]);
 const NO_LEASE: Expected = Refused(&["QN003"]);
 const FOREIGN: Expected = Refused(&["QN004"]);
 const UNMET: Expected = Refused(&["QN010"]);
 const UNREADABLE: Expected = Refused(&["22P02"]);
 const TOO_BIG: Expected = Refused(&["22003"]);
-/// An infinite interval: since PostgreSQL 17 there is one, before that it is no interval.
+/// PostgreSQL 17 introduced infinite intervals; before that the text is no interval.
 const INFINITE: Expected = Refused(&["22007", "22023"]);
 
-/// What the extension itself may raise.
-const CONTRACT: &[&str] =
+/// The SQLSTATEs that the extension itself may raise.
+pub const CONTRACT: &[&str] =
     &["22023", "42704", "55000", "QN001", "QN002", "QN003", "QN004", "QN005", "QN010", "QN020"];
 
-/// What PostgreSQL raises while it reads an argument, so that the function is never entered: text
+/// The SQLSTATEs that PostgreSQL raises while it reads an argument, before the function runs: text
 /// that is no value of the type (22P02), \u0000 in jsonb (22P05), no date or interval (22007), one
 /// out of its type's range (22008, 22015), a number out of its type's range (22003), character zero
 /// (54000), JSON nested deeper than the stack (54001).
-const INPUT: &[&str] = &["22P02", "22P05", "22007", "22008", "22015", "22003", "54000", "54001"];
+pub const INPUT: &[&str] =
+    &["22P02", "22P05", "22007", "22008", "22015", "22003", "54000", "54001"];
 
-/// Names that are legal, however odd. The two é are different names.
-const ODD: &[&str] = &[
+/// Odd names that are legal. The two é are different names.
+pub const ODD: &[&str] = &[
     "it's \"quoted\"; DROP TABLE queen_mq.queue; --",
     "back\\slash \\u0041 \\' \\",
     "%s %n %% _",
@@ -59,11 +50,11 @@ const ODD: &[&str] = &[
 ];
 
 /// Refused in names, transaction_ids and timer keys; a marker's key may contain them.
-const CONTROLS: &[&str] = &["a\u{1}b", "\u{1f}", "\u{7f}", "line\nfeed", "end\r", "\ttab"];
+pub const CONTROLS: &[&str] = &["a\u{1}b", "\u{1f}", "\u{7f}", "line\nfeed", "end\r", "\ttab"];
 
-/// Where a name goes: `@` as an SQL literal, `#` as a JSON string. What comes of a legal name that
-/// nothing has, and of NULL.
-const NAMES: &[(&str, Expected, Expected)] = &[
+/// Calls with a name: `@` stands for it as an SQL literal, `#` as a JSON string. Then what happens
+/// with a legal name that no object has, and with NULL.
+pub const NAMES: &[(&str, Expected, Expected)] = &[
     ("queen_purge(@)", UNDEFINED, BAD),
     ("queen_delete_queue(@)", UNDEFINED, BAD),
     ("queen_seek(@, 'holder', 'end')", UNDEFINED, BAD),
@@ -107,8 +98,8 @@ const NAMES: &[(&str, Expected, Expected)] = &[
     ("queen_delete_queue(@)", Fine, BAD),
 ];
 
-/// The same for transaction_ids and timer keys.
-const IDS: &[(&str, Expected, Expected)] = &[
+/// Calls with a transaction_id or a timer key, written like [`NAMES`].
+pub const IDS: &[(&str, Expected, Expected)] = &[
     ("queen_push('ids', '1', transaction_id => @)", Fine, Fine),
     ("queen_push('ids', '1', transaction_id => @, delay => '1 hour')", Fine, Fine),
     ("queen_push_batch('ids', '{1}', transaction_ids => ARRAY[@])", Fine, Fine),
@@ -137,8 +128,8 @@ const IDS: &[(&str, Expected, Expected)] = &[
     ),
 ];
 
-/// Where a namespace goes.
-const NAMESPACES: &[&str] = &[
+/// Calls with a namespace.
+pub const NAMESPACES: &[&str] = &[
     "queen_kv_get(@, 'key')",
     "queen_kv_get_many(@, '{key}')",
     "queen_kv_list(@)",
@@ -151,8 +142,8 @@ const NAMESPACES: &[&str] = &[
     r#"queen_tx_commit(kv => '[{"op":"getMany","ns":#,"keys":["k"]}]')"#,
 ];
 
-/// Where a marker's key goes.
-const KEYS: &[&str] = &[
+/// Calls with a marker's key.
+pub const KEYS: &[&str] = &[
     "queen_kv_get('ns', @)",
     "queen_kv_get_many('ns', ARRAY[@])",
     "queen_kv_put('ns', @, '1', '1 hour')",
@@ -168,11 +159,11 @@ const KEYS: &[&str] = &[
 const ALMOST_16_MIB: &str =
     "(SELECT to_jsonb(string_agg(md5(i::text), '')) FROM generate_series(1, 524286) i)";
 
-/// The ends of a timestamptz.
+/// The limits of a timestamptz.
 const TIMES: &str = "'infinity' | '-infinity' | '4714-11-24 UTC BC' | '294276-12-31 UTC'";
 
-/// Everything else: calls, with SQL for their `@`, separated by ` | `.
-const VALUES: &[(Expected, &str, &str)] = &[
+/// All other calls, with SQL for their `@`, separated by ` | `.
+pub const VALUES: &[(Expected, &str, &str)] = &[
     // Intervals.
     (
         BAD,
@@ -345,7 +336,7 @@ const VALUES: &[(Expected, &str, &str)] = &[
     (Fine, "queen_kv_list('ns', @)", "'%' | '_' | E'\\\\' | NULL | U&'\\+10FFFF'"),
     (Fine, "queen_kv_list('ns', after => @)", "'%' | E'\\x7f' | U&'\\+10FFFF' | NULL"),
     (Open, "queen_kv_list('ns', @)", "repeat('x', 513) | 'a', '' | 'b', 'a' | 'a', 'b'"),
-    // What is full stays so.
+    // A full queue stays full.
     (Refused(&["QN020"]), "queen_push('full', @)", "'1' | 'null', transaction_id => 'x'"),
     (Refused(&["QN020"]), "queen_push_batch('full', @)", "'{1}'"),
     (Refused(&["QN020"]), "queen_push_items(@)", r#"'[{"queue":"full","payload":1}]'"#),
@@ -383,160 +374,3 @@ const VALUES: &[(Expected, &str, &str)] = &[
     ),
     (Fine, "@()", "queen_metrics | queen_prometheus"),
 ];
-
-/// Queues with a live lease ('held'), with messages for all ('s'), and without room ('full').
-const SETUP: &str = "
-    SELECT queen_push_batch('held', '{1,2,3}', transaction_ids => '{a,b,c}');
-    SELECT queen_subscribe('held', 'reader', 'all');
-    SELECT queen_push_batch('s', '{1,2,3}');
-    SELECT queen_subscribe('s', 'g', 'all');
-    SELECT queen_configure('full', max_depth => 1);
-    SELECT queen_push_batch('full', '{1,2,3}');
-";
-
-/// All legal odd names, the longest among them.
-fn odd_names() -> Vec<String> {
-    let longest = ["x".repeat(255), "é".repeat(127), "🐘".repeat(63) + "\u{7ff}x"];
-    ODD.iter().map(|name| (*name).to_owned()).chain(longest).collect()
-}
-
-/// Empty, and too long by a byte.
-fn of_no_length(max: usize) -> Vec<String> {
-    vec![String::new(), "x".repeat(max + 1), "é".repeat(max / 2 + 1)]
-}
-
-fn owned(texts: &[&str]) -> Vec<String> {
-    texts.iter().map(|text| (*text).to_owned()).collect()
-}
-
-/// A call with this text at its `@` (as SQL) or its `#` (as JSON).
-fn with(template: &str, text: Option<&str>) -> String {
-    let quoted = |text: &str| text.replace('\'', "''");
-    if template.contains('#') {
-        template.replace('#', &quoted(&json!(text).to_string()))
-    } else {
-        template.replace('@', &text.map_or("NULL".into(), |text| format!("'{}'", quoted(text))))
-    }
-}
-
-/// The whole list.
-fn calls() -> Vec<(Expected, String)> {
-    let mut calls = Vec::new();
-    let mut add = |expected, template: &str, texts: Vec<String>| {
-        calls.extend(texts.iter().map(|text| (expected, with(template, Some(text)))));
-    };
-    for (template, odd, _) in NAMES {
-        add(*odd, template, odd_names());
-        add(BAD, template, [owned(CONTROLS), of_no_length(255)].concat());
-    }
-    for (template, odd, _) in IDS {
-        add(*odd, template, [odd_names(), vec!["x".repeat(1024), "é".repeat(512)]].concat());
-        add(BAD, template, [owned(CONTROLS), of_no_length(1024)].concat());
-    }
-    for template in NAMESPACES {
-        add(Fine, template, owned(&["0", "a._-z", &"a".repeat(64)]));
-        add(BAD, template, owned(&["", "A", "-a", ".a", "_a", "a b", "a/b", "é", "a\n", "a'%"]));
-        add(BAD, template, vec!["a".repeat(65)]);
-    }
-    for template in KEYS {
-        add(Fine, template, [owned(ODD), owned(CONTROLS), vec!["é".repeat(256)]].concat());
-        add(BAD, template, of_no_length(512));
-    }
-    for (template, _, null) in NAMES.iter().chain(IDS) {
-        calls.push((*null, with(template, None)));
-    }
-    calls.extend(NAMESPACES.iter().chain(KEYS).map(|template| (BAD, with(template, None))));
-    for (expected, template, values) in VALUES {
-        calls.extend(values.split(" | ").map(|value| (*expected, template.replace('@', value))));
-    }
-    calls
-}
-
-fn judge(expected: Expected, outcome: Result<(), Error>) -> Result<()> {
-    let Err(error) = outcome else {
-        ensure!(!matches!(expected, Refused(_)), "it succeeds");
-        return Ok(());
-    };
-    let code = sqlstate(&error).unwrap_or_default().to_owned();
-    let allowed = match expected {
-        Fine => &[],
-        Refused(codes) => codes,
-        Open => CONTRACT,
-    };
-    let said = error.as_db_error().map_or("no answer", |raised| raised.message());
-    ensure!(allowed.contains(&code.as_str()), "{code}: {said:.100}");
-    let raised = Err::<(), _>(error).fails_with(&code)?;
-    let is_told = raised.detail().is_some() && raised.hint().is_some();
-    ensure!(is_told || INPUT.contains(&code.as_str()), "without DETAIL or HINT: {raised:?}");
-    Ok(())
-}
-
-/// Make all calls, each in a transaction or in a savepoint of its own. All faults are told at once.
-async fn call_all(session: &Session, held: &[Message], in_savepoints: bool) -> Result<()> {
-    let calls = calls();
-    let distinct = calls.iter().map(|(_, call)| call).collect::<HashSet<_>>().len();
-    ensure!(distinct >= 300, "only {distinct} calls");
-    let lease = held.first().context("nothing is held")?.lease()?.to_string();
-    let mut faults = Vec::new();
-    for (expected, call) in &calls {
-        let call = format!("SELECT * FROM {}", call.replace("LEASE", &lease));
-        if in_savepoints {
-            session.run("SAVEPOINT call").await?;
-        }
-        let outcome = session.run(&call).await;
-        let shown: String = call.replace(char::is_control, "·").chars().take(160).collect();
-        ensure!(!session.is_closed(), "the connection was lost: {shown}");
-        if in_savepoints {
-            session.run(if outcome.is_ok() { "RELEASE call" } else { "ROLLBACK TO call" }).await?;
-        }
-        if let Err(fault) = judge(*expected, outcome) {
-            faults.push(format!("{shown}\n    {expected:?}, but {fault:#}"));
-        }
-    }
-    ensure!(faults.is_empty(), "{} of {}:\n{}", faults.len(), calls.len(), faults.join("\n"));
-    Ok(())
-}
-
-async fn prepared() -> Result<(TestDb, Session, Vec<Message>)> {
-    let db = TestDb::fresh().await?;
-    let session = db.session().await?;
-    session.run(SETUP).await?;
-    let pop = Pop::new("held").group("holder").mode("all").batch(10).lease("12 hours");
-    let held = pop.run(&session).await?;
-    Ok((db, session, held))
-}
-
-/// The lease of before is whole, and queues old and new, however named, take and give messages.
-async fn work_on(session: &Session, held: &[Message]) -> Result<()> {
-    complete(session, held).await?;
-    for name in odd_names().into_iter().chain(["held".into(), "fresh".into()]) {
-        Push::new(&name, n(7)).partition(&name).run(session).await?;
-        let pop = Pop::new(&name).group(&name).mode("all").partition(&name);
-        let message = pop.one(session).await.context(name)?;
-        assert_eq!(message.payload, n(7));
-        complete(session, &[message]).await?;
-    }
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn each_call_is_fine_or_refused_as_documented() -> Result<()> {
-    let (_db, session, held) = prepared().await?;
-    let called = call_all(&session, &held, false).await;
-    work_on(&session, &held).await.with_context(|| format!("after {called:?}"))?;
-    called
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn all_calls_in_savepoints_of_one_transaction_leave_nothing() -> Result<()> {
-    let (_db, session, held) = prepared().await?;
-    session.run("BEGIN").await?;
-    let called = call_all(&session, &held, true).await;
-    session.run("ROLLBACK").await.with_context(|| format!("after {called:?}"))?;
-    let others = "SELECT count(*) FROM queen_queues WHERE queue NOT IN ('held', 's', 'full')";
-    assert_eq!(session.count(others).await?, 0);
-    let markers = "SELECT count(*) FROM queen_kv_list('ns')";
-    assert_eq!(session.count(markers).await?, 0);
-    work_on(&session, &held).await.with_context(|| format!("after {called:?}"))?;
-    called
-}
