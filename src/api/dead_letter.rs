@@ -6,7 +6,7 @@ use pgrx::prelude::*;
 use super::args;
 use super::call::Call;
 use super::group::{hold, no_such_group};
-use super::push::push_again;
+use crate::broker::push::push_again;
 use crate::error::{Code, Error};
 use crate::pg::clock;
 use crate::pg::raise::OrRaise;

@@ -5,8 +5,8 @@ use pgrx::prelude::*;
 
 use super::args;
 use super::call::Call;
-use super::push::{Destination, YEAR, find_queue, message};
-use crate::broker::push::delayed;
+use super::push::{YEAR, destination, message};
+use crate::broker::push::{delayed, find_queue};
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, Moment};
 use crate::pg::datum::Jsonb;
@@ -48,7 +48,7 @@ fn queen_schedule(
     ),
 > {
     let scheduled = (|| {
-        let to = Destination::of(queue, partition)?;
+        let to = destination(queue, partition)?;
         let key = args::timer_key(timer_key)?;
         let message = message(&to, payload, transaction_id, headers)?;
         let delay = delay.map(|delay| args::length("delay", delay, 0, YEAR, "0 to one year"));

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::Marker;
-use crate::api::push::{Message, Pushed};
+use crate::broker::push::{Message, Pushed};
 use crate::broker::settle::Report;
 use crate::error::{Error, Result};
 use crate::pg::clock;

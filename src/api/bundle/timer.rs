@@ -9,8 +9,9 @@ use serde_json::value::RawValue;
 use super::answer::{Json, json};
 use super::parse::{given, needed, refuse_fields, unknown};
 use crate::api::args;
-use crate::api::push::{Destination, Message, YEAR, message};
+use crate::api::push::{YEAR, destination, message};
 use crate::api::timer::{WANTED_ONE, moment};
+use crate::broker::push::Message;
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, Moment};
 use crate::pg::datum::Jsonb;
@@ -49,7 +50,7 @@ impl TimerOperation<'_> {
         args::timer_key(Some(&self.timer_key))?;
         match self.op.as_ref() {
             "schedule" => {
-                let to = Destination::of(Some(&self.queue), self.partition.as_deref())?;
+                let to = destination(Some(&self.queue), self.partition.as_deref())?;
                 let payload = needed("payload", self.payload)?;
                 let headers = self.headers.map(RawValue::get).filter(|text| *text != "null");
                 let message = message(

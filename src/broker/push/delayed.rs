@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::push::{Destination, Message, Pushed};
 use crate::broker::push::segmenting::push_to;
+use crate::broker::push::{Destination, Message, Pushed};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::datum::random;

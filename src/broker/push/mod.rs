@@ -3,3 +3,138 @@
 pub mod delayed;
 pub mod max_depth;
 pub mod segmenting;
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use queen_engine::message::MessageId;
+
+use crate::broker::push::segmenting::push_to;
+use crate::error::{Error, Result};
+use crate::pg::allocator;
+use crate::pg::clock;
+use crate::pg::datum::Jsonb;
+use crate::settings;
+use crate::store::dead_letter::Letter;
+use crate::store::group::Group;
+use crate::store::queue::{self, Queue};
+use crate::store::replay::{self, Replay};
+use crate::store::seen_snapshot;
+use crate::store::segment::{self, NewSegment};
+use crate::wait::waiters::{self, Topic};
+
+/// A queue and a partition, by their names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Destination {
+    pub queue: Rc<str>,
+    pub partition: Rc<str>,
+}
+
+/// A message to be pushed.
+#[derive(Clone, Debug)]
+pub struct Message {
+    pub to: Destination,
+    pub payload: Jsonb,
+    pub transaction_id: Option<String>,
+    pub headers: Option<Jsonb>,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pushed {
+    /// None: it is not in the log yet.
+    pub message: Option<i64>,
+    pub transaction_id: String,
+    pub status: PushStatus,
+    /// A duplicate whose original was there before this call.
+    pub was_stored_before: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PushStatus {
+    Queued,
+    Duplicate,
+    Scheduled,
+}
+
+impl PushStatus {
+    pub fn name(self) -> &'static str {
+        match self {
+            PushStatus::Queued => "queued",
+            PushStatus::Duplicate => "duplicate",
+            PushStatus::Scheduled => "scheduled",
+        }
+    }
+}
+
+impl Pushed {
+    pub fn scheduled(transaction_id: String) -> Self {
+        let status = PushStatus::Scheduled;
+        Self { message: None, transaction_id, status, was_stored_before: false }
+    }
+
+    pub fn duplicate_of(message: Option<i64>, transaction_id: String) -> Self {
+        let status = PushStatus::Duplicate;
+        Self { message, transaction_id, status, was_stored_before: true }
+    }
+}
+
+/// Bytes of a message in the lists that a push makes of it, beyond its transaction_id.
+const ON_ITS_WAY: usize = 600;
+
+/// Push `messages`, in their order within each partition; results in their order.
+pub fn push(messages: &[&Message]) -> Result<Vec<Pushed>> {
+    let ids = messages.iter().filter_map(|message| message.transaction_id.as_ref());
+    let ids: usize = ids.map(String::len).sum();
+    allocator::ensure(messages.len() * ON_ITS_WAY + 3 * ids)?;
+    // Ascending, so that two calls wait for each other's transaction_ids in one order.
+    let mut places: BTreeMap<&Destination, Vec<usize>> = BTreeMap::new();
+    for (at, message) in messages.iter().enumerate() {
+        places.entry(&message.to).or_default().push(at);
+    }
+    let mut pushed = allocator::room(messages.len())?;
+    pushed.resize(messages.len(), None);
+    let mut queues: HashMap<&str, Queue> = HashMap::new();
+    for (Destination { queue: name, partition }, places) in places {
+        let queue = match queues.remove(&**name) {
+            Some(known) => known,
+            None => find_queue(name)?,
+        };
+        max_depth::admit(&queue, places.len())?;
+        let wanted: Vec<&Message> = places.iter().map(|&at| messages[at]).collect();
+        for (at, result) in places.iter().zip(push_to(&queue, partition, &wanted)?) {
+            pushed[*at] = Some(result);
+        }
+        queues.insert(name, queue);
+    }
+    Ok(pushed.into_iter().flatten().collect())
+}
+
+/// The queue, created where that is allowed.
+pub fn find_queue(name: &str) -> Result<Queue> {
+    match queue::known(name)? {
+        Some(queue) => Ok(queue),
+        None if settings::auto_create() => queue::find_or_create(name, clock::now()),
+        None => Err(Error::no_such_queue(name)),
+    }
+}
+
+/// Push a dead letter again, for its group alone; returns its message id.
+pub fn push_again(queue: &Queue, group: &Group, letter: &Letter) -> i64 {
+    waiters::touch(Topic::queue(&queue.name));
+    let xid = seen_snapshot::assign_xid(queue.identity);
+    let segment = segment::append(NewSegment {
+        queue: queue.id,
+        partition: &letter.partition,
+        id: None,
+        xid,
+        created_at: clock::now(),
+        payloads: vec![letter.payload],
+        transaction_ids: Some(vec![Some(&letter.transaction_id)]),
+        headers: letter.headers.map(|headers| vec![Some(headers)]),
+        only_group: Some(group.id),
+    });
+    let (group, partition) = (group.id, letter.partition.clone());
+    replay::insert(queue.id, &Replay { segment, xid, partition, group });
+    MessageId::new(segment, 0).to_sql()
+}

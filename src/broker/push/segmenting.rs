@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use queen_engine::message::{MessageId, SEGMENT_CAPACITY};
 
-use crate::api::push::{Message, PushStatus, Pushed};
+use crate::broker::push::{Message, PushStatus, Pushed};
 use crate::error::Result;
 use crate::pg::clock;
 use crate::store::queue::Queue;
