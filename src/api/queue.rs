@@ -6,15 +6,13 @@ use pgrx::prelude::*;
 use super::args;
 use super::call::Call;
 use crate::broker::group::seek;
-use crate::broker::hold::attempt::hold_all;
-use crate::broker::hold::{forget_search, hold_everything};
+use crate::broker::queue::{Change, configure, delete, is_set};
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, DAY};
 use crate::pg::datum::TextArray;
 use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
-use crate::store::queue::{self, Options, Queue};
-use crate::store::{dead_letter, group, segment, timer};
+use crate::store::queue::{self, Options};
 
 /// No option is longer than this: 100 years of 365 days.
 const LONGEST: i64 = 36_500 * DAY;
@@ -98,7 +96,9 @@ fn queen_configure(
             ordering: ordering.map(args::quoted).map(str::to_owned),
         })?;
         let unset = args::given_elements::<String>("unset", unset, &args::OPTIONS)?;
-        let change = Change { given, unset: unset.unwrap_or_default(), reset: reset == Some(true) };
+        let unset = unset.unwrap_or_default();
+        unset.iter().try_for_each(|name| check_unset(name, &given))?;
+        let change = Change { given, unset, reset: reset == Some(true) };
         let queue = call.write(|| configure(name, change))?;
         Ok((name.to_owned(), queue))
     })()
@@ -128,81 +128,21 @@ fn shown(set: Option<Interval>, in_effect: i64) -> Option<Interval> {
     set.or_else(|| clock::interval(in_effect))
 }
 
-struct Change {
-    given: Options,
-    unset: Vec<String>,
-    reset: bool,
-}
-
-fn configure(name: &str, change: Change) -> Result<Queue> {
-    queue::find_or_create(name, clock::now())?;
-    // Gone again in the meantime: deleted by a transaction that this one waited for.
-    let mut queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
-    let before = queue.options.clone();
-    if change.reset {
-        queue.options = Options::default();
+/// The name of an option that is put back to its default, and not set in the same call.
+fn check_unset(name: &str, given: &Options) -> Result<()> {
+    match is_set(given, name) {
+        Some(false) => Ok(()),
+        Some(true) => Err(Error::invalid(
+            format!("{name} is both set and unset"),
+            "The option has a value in this call and is named in unset.",
+            "Do one of the two.",
+        )),
+        None => Err(Error::invalid(
+            format!("unknown option \"{}\" in unset", args::quoted(name)),
+            "A queue has no such option.",
+            "Name options as the arguments of queen_configure are named.",
+        )),
     }
-    let options = &mut queue.options;
-    merge(options, change.given.clone());
-    for name in &change.unset {
-        unset(options, &change.given, name)?;
-    }
-    queue::update(&queue);
-    if queue.options.ordering() != before.ordering() {
-        seek::reorder(&queue, &before)?;
-    }
-    Ok(queue)
-}
-
-/// Each option by its name: what is set, and what is given.
-macro_rules! options {
-    ($($name:ident),* $(,)?) => {
-        fn merge(options: &mut Options, given: Options) {
-            $(if given.$name.is_some() {
-                options.$name = given.$name;
-            })*
-        }
-
-        /// Put one option back to its default.
-        fn unset(options: &mut Options, given: &Options, name: &str) -> Result<()> {
-            match name {
-                $(stringify!($name) if given.$name.is_some() => Err(set_and_unset(name)),
-                stringify!($name) => {
-                    options.$name = None;
-                    Ok(())
-                })*
-                other => Err(Error::invalid(
-                    format!("unknown option \"{}\" in unset", args::quoted(other)),
-                    "A queue has no such option.",
-                    "Name options as the arguments of queen_configure are named.",
-                )),
-            }
-        }
-    };
-}
-
-options!(
-    lease_time,
-    retry_limit,
-    retry_delay,
-    retry_backoff,
-    retry_delay_max,
-    max_deliveries,
-    on_exhausted,
-    dedup_window,
-    delay,
-    retention,
-    completed_retention,
-    max_depth,
-    ordering,
-);
-
-fn set_and_unset(name: &str) -> Error {
-    Error::invalid(
-        format!("{name} is both set and unset"),
-        "The option has a value in this call and is named in unset.",
-        "Do one of the two.",
-    )
 }
 
 /// Options within their ranges.
@@ -279,25 +219,6 @@ fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
         })
     })()
     .or_raise()
-}
-
-/// Remove a queue whose row the caller has locked.
-fn delete(queue: &Queue) -> Result<i64> {
-    let groups = hold_all(&queue.name, |attempt| {
-        let (groups, _) = hold_everything(attempt, queue)?;
-        groups.iter().try_for_each(|group| forget_search(attempt, group))?;
-        let (id, name) = (queue.id, queue.name.clone());
-        attempt.rows(move || {
-            timer::lock_of_queue(id);
-            dead_letter::delete_of_queue(&name);
-            Ok(())
-        })?;
-        Ok(groups)
-    })?;
-    group::delete(&groups);
-    let messages = segment::delete_all(queue.id);
-    queue::delete(queue);
-    Ok(messages)
 }
 
 /// Remove all messages of `queue`; options and groups stay. Returns how many. Whoever holds a lease

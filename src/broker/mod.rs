@@ -7,5 +7,6 @@ pub mod housekeeping;
 pub mod lookup;
 pub mod pop;
 pub mod push;
+pub mod queue;
 pub mod settle;
 pub mod stats;
