@@ -46,6 +46,12 @@ impl Call {
         accept().or_raise()
     }
 
+    /// What the function answers, or the ERROR that it raises: `body` reads the arguments, and does
+    /// the work within [`Call::read`], [`Call::write`] or [`Call::write_if_needed`].
+    pub fn answer<T>(&self, body: impl FnOnce() -> Result<T>) -> T {
+        body().or_raise()
+    }
+
     /// Run `body`, which may write, as the role that owns the extension. Error 25006 on a standby
     /// and in a READ ONLY transaction.
     pub fn write<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {

@@ -13,7 +13,8 @@ use serde_json::value::RawValue;
 
 use super::args;
 use super::call::Call;
-use crate::broker::push::{Destination, Message, Pushed, delayed, find_queue, max_depth, push};
+use crate::broker::push::{Destination, Message, Pushed, delayed, max_depth, push};
+use crate::broker::queue::find_or_auto_create;
 use crate::error::Result;
 use crate::pg::allocator;
 use crate::pg::clock::DAY;
@@ -64,7 +65,7 @@ fn queen_push(
         match delay.transpose()?.unwrap_or(0) {
             0 => call.write(|| push(&[&message])),
             delay => call.write(|| {
-                let queue = find_queue(&message.to.queue)?;
+                let queue = find_or_auto_create(&message.to.queue)?;
                 max_depth::admit(&queue, 1)?;
                 Ok(vec![delayed::push_later(&queue, &message, delay)?])
             }),

@@ -1,18 +1,16 @@
-//! `queen_configure` and `queen_delete_queue`.
+//! `queen_configure`, `queen_purge`, `queen_delete_queue`: a queue as a whole.
 
 use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::prelude::*;
 
 use super::args;
 use super::call::Call;
-use crate::broker::group::seek;
-use crate::broker::queue::{Change, configure, delete, is_set};
+use crate::broker::queue::{self, Change};
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, DAY};
 use crate::pg::datum::TextArray;
-use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
-use crate::store::queue::{self, Options};
+use crate::store::queue::{Options, Queue};
 
 /// No option is longer than this: 100 years of 365 days.
 const LONGEST: i64 = 36_500 * DAY;
@@ -78,7 +76,7 @@ fn queen_configure(
         name!(created_at, Option<TimestampWithTimeZone>),
     ),
 > {
-    let (name, queue) = (|| {
+    let queue = call.answer(|| {
         let name = args::name("queue", queue)?;
         let given = checked(Options {
             lease_time,
@@ -95,17 +93,35 @@ fn queen_configure(
             max_depth,
             ordering: ordering.map(args::quoted).map(str::to_owned),
         })?;
-        let unset = args::given_elements::<String>("unset", unset, &args::OPTIONS)?;
-        let unset = unset.unwrap_or_default();
-        unset.iter().try_for_each(|name| check_unset(name, &given))?;
-        let change = Change { given, unset, reset: reset == Some(true) };
-        let queue = call.write(|| configure(name, change))?;
-        Ok((name.to_owned(), queue))
-    })()
-    .or_raise();
+        let unset = checked_unset(unset, &given)?;
+        call.write(|| queue::configure(name, Change { given, unset, reset: reset == Some(true) }))
+    });
+    TableIterator::once(options_in_effect(queue))
+}
+
+/// A row of `queen_configure`.
+type OptionsInEffect = (
+    String,
+    Option<Interval>,
+    i32,
+    Option<Interval>,
+    f64,
+    Option<Interval>,
+    Option<i32>,
+    String,
+    Option<Interval>,
+    Option<Interval>,
+    Option<Interval>,
+    Option<Interval>,
+    Option<i64>,
+    String,
+    Option<TimestampWithTimeZone>,
+);
+
+fn options_in_effect(queue: Queue) -> OptionsInEffect {
     let o = &queue.options;
-    TableIterator::once((
-        name,
+    (
+        queue.name,
         shown(o.lease_time, o.lease_time()),
         o.retry_limit(),
         shown(o.retry_delay, o.retry_delay()),
@@ -120,7 +136,7 @@ fn queen_configure(
         o.max_depth,
         o.ordering().to_owned(),
         clock::timestamp(queue.created_at),
-    ))
+    )
 }
 
 /// An interval as it was set, or the default.
@@ -128,21 +144,30 @@ fn shown(set: Option<Interval>, in_effect: i64) -> Option<Interval> {
     set.or_else(|| clock::interval(in_effect))
 }
 
-/// The name of an option that is put back to its default, and not set in the same call.
-fn check_unset(name: &str, given: &Options) -> Result<()> {
-    match is_set(given, name) {
-        Some(false) => Ok(()),
-        Some(true) => Err(Error::invalid(
-            format!("{name} is both set and unset"),
-            "The option has a value in this call and is named in unset.",
-            "Do one of the two.",
-        )),
-        None => Err(Error::invalid(
-            format!("unknown option \"{}\" in unset", args::quoted(name)),
-            "A queue has no such option.",
-            "Name options as the arguments of queen_configure are named.",
-        )),
+/// The options that `unset` names, none of which is given a value in the same call.
+fn checked_unset(unset: Option<TextArray>, given: &Options) -> Result<Vec<String>> {
+    let unset = args::given_elements::<String>("unset", unset, &args::OPTIONS)?;
+    let unset = unset.unwrap_or_default();
+    for name in &unset {
+        match queue::is_set(given, name) {
+            Some(false) => (),
+            Some(true) => {
+                return Err(Error::invalid(
+                    format!("{name} is both set and unset"),
+                    "The option has a value in this call and is named in unset.",
+                    "Do one of the two.",
+                ));
+            }
+            None => {
+                return Err(Error::invalid(
+                    format!("unknown option \"{}\" in unset", args::quoted(name)),
+                    "A queue has no such option.",
+                    "Name options as the arguments of queen_configure are named.",
+                ));
+            }
+        }
     }
+    Ok(unset)
 }
 
 /// Options within their ranges.
@@ -211,14 +236,10 @@ fn checked(options: Options) -> Result<Options> {
 /// by then is lost with the queue.
 #[pg_extern]
 fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
-    (|| {
+    call.answer(|| {
         let name = args::name("queue", queue)?;
-        call.write(|| {
-            let queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
-            delete(&queue)
-        })
-    })()
-    .or_raise()
+        call.write(|| queue::delete(name))
+    })
 }
 
 /// Remove all messages of `queue`; options and groups stay. Returns how many. Whoever holds a lease
@@ -232,12 +253,8 @@ fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
 /// meanwhile others go on.
 #[pg_extern]
 fn queen_purge(call: Call, queue: Option<&str>) -> i64 {
-    (|| {
+    call.answer(|| {
         let name = args::name("queue", queue)?;
-        call.write(|| {
-            let found = queue::known(name)?;
-            seek::purge(&found.ok_or_else(|| Error::no_such_queue(name))?)
-        })
-    })()
-    .or_raise()
+        call.write(|| queue::purge(name))
+    })
 }

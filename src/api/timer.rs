@@ -6,7 +6,8 @@ use pgrx::prelude::*;
 use super::args;
 use super::call::Call;
 use super::push::{YEAR, destination, message};
-use crate::broker::push::{delayed, find_queue};
+use crate::broker::push::delayed;
+use crate::broker::queue::find_or_auto_create;
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, Moment};
 use crate::pg::datum::Jsonb;
@@ -54,7 +55,9 @@ fn queen_schedule(
         let delay = delay.map(|delay| args::length("delay", delay, 0, YEAR, "0 to one year"));
         let at = deliver_at.map(clock::moment);
         let deliver_at = moment(delay.transpose()?, at, clock::now(), WANTED_ONE)?;
-        call.write(|| Ok(delayed::schedule(&find_queue(&to.queue)?, key, &message, deliver_at)))
+        call.write(|| {
+            Ok(delayed::schedule(&find_or_auto_create(&to.queue)?, key, &message, deliver_at))
+        })
     })()
     .or_raise();
     let status = if scheduled.is_new { "scheduled" } else { "rescheduled" };

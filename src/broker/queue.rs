@@ -1,61 +1,62 @@
-//! Queues: created, changed and removed.
+//! What becomes of a queue as a whole: created, changed, emptied, removed.
+//!
+//! `api::queue` calls these, and a push or a timer that needs a queue calls [`find_or_auto_create`].
+//! [`configure`] and [`delete`] lock the queue's row first. Of two that change one queue, the second
+//! waits here for the first transaction to end, and holds nothing else meanwhile. The locks that
+//! follow (see [`crate::store::locks`]) are taken in attempts, as [`crate::broker::hold::attempt`]
+//! says, so that consumers go on while the call waits.
 
 use crate::broker::group::seek;
 use crate::broker::hold::attempt::hold_all;
 use crate::broker::hold::{forget_search, hold_everything};
 use crate::error::{Error, Result};
 use crate::pg::clock;
+use crate::settings;
 use crate::store::queue::{self, Options, Queue};
 use crate::store::{dead_letter, group, segment, timer};
 
+/// The queue of this name. If there is none, it is created, or, with `queen_mq.auto_create` off,
+/// refused with 42704.
+pub fn find_or_auto_create(name: &str) -> Result<Queue> {
+    match queue::known(name)? {
+        Some(queue) => Ok(queue),
+        None if settings::auto_create() => queue::find_or_create(name, clock::now()),
+        None => Err(Error::no_such_queue(name)),
+    }
+}
+
+/// How a queue's options are to change: all of them are put back to their defaults if `reset` says
+/// so, then those that are named in `unset`; then those of `given` are set. No option is both
+/// given and named in `unset`.
 pub struct Change {
     pub given: Options,
     pub unset: Vec<String>,
     pub reset: bool,
 }
 
-pub fn configure(name: &str, change: Change) -> Result<Queue> {
-    queue::find_or_create(name, clock::now())?;
-    // Gone again in the meantime: deleted by a transaction that this one waited for.
-    let mut queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
-    let before = queue.options.clone();
-    if change.reset {
-        queue.options = Options::default();
-    }
-    let options = &mut queue.options;
-    merge(options, change.given.clone());
-    for name in &change.unset {
-        unset(options, name);
-    }
-    queue::update(&queue);
-    if queue.options.ordering() != before.ordering() {
-        seek::reorder(&queue, &before)?;
-    }
-    Ok(queue)
-}
-
-/// Each option by its name: what is set, and what is given.
+/// Define what needs the options' names.
 macro_rules! options {
     ($($name:ident),* $(,)?) => {
-        fn merge(options: &mut Options, given: Options) {
-            $(if given.$name.is_some() {
-                options.$name = given.$name;
-            })*
-        }
-
-        /// Put one option back to its default.
-        fn unset(options: &mut Options, name: &str) {
-            match name {
-                $(stringify!($name) => options.$name = None,)*
-                _ => (),
-            }
-        }
-
-        /// Whether an option has a value; None if there is none of this name.
+        /// Whether `options` has a value for the option of this name; None if there is no such
+        /// option.
         pub fn is_set(options: &Options, name: &str) -> Option<bool> {
             match name {
                 $(stringify!($name) => Some(options.$name.is_some()),)*
                 _ => None,
+            }
+        }
+
+        impl Change {
+            /// The options that were `before`, after the change.
+            fn after(self, before: &Options) -> Options {
+                let is_unset = |name| self.reset || self.unset.iter().any(|unset| unset == name);
+                Options {
+                    $($name: match self.given.$name {
+                        None if is_unset(stringify!($name)) => None,
+                        None => before.$name.clone(),
+                        given => given,
+                    },)*
+                }
             }
         }
     };
@@ -77,10 +78,35 @@ options!(
     ordering,
 );
 
-/// Remove a queue whose row the caller has locked.
-pub fn delete(queue: &Queue) -> Result<i64> {
+/// Create the queue, or change its options; returns it with the options in effect. Groups without
+/// an ordering of their own take over a new one: 55000 while one of them has live leases.
+///
+/// Waits for a transaction that creates, changes or removes the queue. If that one has removed it,
+/// the error is 42704.
+pub fn configure(name: &str, change: Change) -> Result<Queue> {
+    queue::find_or_create(name, clock::now())?;
+    let mut queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
+    let before = queue.options.clone();
+    queue.options = change.after(&before);
+    queue::update(&queue);
+    if queue.options.ordering() != before.ordering() {
+        seek::reorder(&queue, &before)?;
+    }
+    Ok(queue)
+}
+
+/// Remove every message of the queue that the call sees; returns how many. 42704 without the queue.
+pub fn purge(name: &str) -> Result<i64> {
+    let queue = queue::known(name)?.ok_or_else(|| Error::no_such_queue(name))?;
+    seek::purge(&queue)
+}
+
+/// Remove the queue and all that belongs to it but its markers; returns the number of its messages.
+/// 42704 without the queue.
+pub fn delete(name: &str) -> Result<i64> {
+    let queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
     let groups = hold_all(&queue.name, |attempt| {
-        let (groups, _) = hold_everything(attempt, queue)?;
+        let (groups, _) = hold_everything(attempt, &queue)?;
         groups.iter().try_for_each(|group| forget_search(attempt, group))?;
         let (id, name) = (queue.id, queue.name.clone());
         attempt.rows(move || {
@@ -92,6 +118,6 @@ pub fn delete(queue: &Queue) -> Result<i64> {
     })?;
     group::delete(&groups);
     let messages = segment::delete_all(queue.id);
-    queue::delete(queue);
+    queue::delete(&queue);
     Ok(messages)
 }

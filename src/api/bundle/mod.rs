@@ -18,7 +18,8 @@ use self::answer::{Json, json, stored};
 use self::timer::{Timer, timed};
 use super::args;
 use super::call::Call;
-use crate::broker::push::{Message, delayed, find_queue, push};
+use crate::broker::push::{Message, delayed, push};
+use crate::broker::queue::find_or_auto_create;
 use crate::broker::settle::{self, SettleItem, settle_lease};
 use crate::error::{Code, Error, Result};
 use crate::pg::allocator;
@@ -194,7 +195,7 @@ impl Bundle {
         for (at, timer) in timers {
             results[*at] = match timer {
                 Timer::Schedule { key, message, deliver_at } => {
-                    let queue = find_queue(&message.to.queue)?;
+                    let queue = find_or_auto_create(&message.to.queue)?;
                     let set = delayed::schedule(&queue, key, message, *deliver_at);
                     let status = if set.is_new { "scheduled" } else { "rescheduled" };
                     timed(*at, timer, status, Some((&set.transaction_id, set.deliver_at)))?

@@ -10,14 +10,14 @@ use std::rc::Rc;
 use queen_engine::message::MessageId;
 
 use crate::broker::push::segmenting::push_to;
-use crate::error::{Error, Result};
+use crate::broker::queue::find_or_auto_create;
+use crate::error::Result;
 use crate::pg::allocator;
 use crate::pg::clock;
 use crate::pg::datum::Jsonb;
-use crate::settings;
 use crate::store::dead_letter::Letter;
 use crate::store::group::Group;
-use crate::store::queue::{self, Queue};
+use crate::store::queue::Queue;
 use crate::store::replay::{self, Replay};
 use crate::store::seen_snapshot;
 use crate::store::segment::{self, NewSegment};
@@ -98,7 +98,7 @@ pub fn push(messages: &[&Message]) -> Result<Vec<Pushed>> {
     for (Destination { queue: name, partition }, places) in places {
         let queue = match queues.remove(&**name) {
             Some(known) => known,
-            None => find_queue(name)?,
+            None => find_or_auto_create(name)?,
         };
         max_depth::admit(&queue, places.len())?;
         let wanted: Vec<&Message> = places.iter().map(|&at| messages[at]).collect();
@@ -108,15 +108,6 @@ pub fn push(messages: &[&Message]) -> Result<Vec<Pushed>> {
         queues.insert(name, queue);
     }
     Ok(pushed.into_iter().flatten().collect())
-}
-
-/// The queue, created where that is allowed.
-pub fn find_queue(name: &str) -> Result<Queue> {
-    match queue::known(name)? {
-        Some(queue) => Ok(queue),
-        None if settings::auto_create() => queue::find_or_create(name, clock::now()),
-        None => Err(Error::no_such_queue(name)),
-    }
 }
 
 /// Push a dead letter again, for its group alone; returns its message id.
