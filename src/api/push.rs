@@ -1,8 +1,5 @@
-//! `queen_push`, `queen_push_batch`, `queen_push_items`: append messages to the log.
-//!
-//! Nothing is locked and nobody is waited for, except a transaction that is pushing the same
-//! transaction_id, or creating the queue. The transaction gets its xid first, then ids are drawn,
-//! then rows are written: on this order the readers rely (see `queen_engine::holes`).
+//! `queen_push`, `queen_push_batch`, `queen_push_items`: append messages to the log. What a push does
+//! there is in [`crate::broker::push`].
 
 use std::borrow::Cow;
 
@@ -11,15 +8,13 @@ use pgrx::prelude::*;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::args;
 use super::call::Call;
-use crate::broker::push::{Destination, Message, Pushed, delayed, max_depth, push};
-use crate::broker::queue::find_or_auto_create;
+use super::{args, json};
+use crate::broker::push::delayed::push_later;
+use crate::broker::push::{Destination, Message, Pushed, push};
 use crate::error::Result;
 use crate::pg::allocator;
-use crate::pg::clock::DAY;
 use crate::pg::datum::{Jsonb, JsonbArray, TextArray};
-use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
 
 /// A queue and a partition, by checked names; no partition is the default one.
@@ -30,10 +25,7 @@ pub fn destination(queue: Option<&str>, partition: Option<&str>) -> Result<Desti
     })
 }
 
-/// No message is scheduled for later than this.
-pub const YEAR: i64 = 366 * DAY;
-
-pub const DEFAULT_PARTITION: &str = "Default";
+const DEFAULT_PARTITION: &str = "Default";
 
 /// Append one message to `partition` of `queue`, which is created if it does not exist (unless
 /// `queen_mq.auto_create` is off). `transaction_id` (1..1024 bytes) is remembered for the queue's
@@ -42,9 +34,9 @@ pub const DEFAULT_PARTITION: &str = "Default";
 ///
 /// Errors: 22023 for a malformed argument, 42704 for an unknown queue with auto_create off.
 ///
-/// Transaction: the message is delivered after the caller commits, and in the order of the pushes
-/// of one session and of transactions that follow each other. Nobody waits for this push but one
-/// with the same transaction_id.
+/// Transaction: the message is delivered after the caller commits. Messages of one session, and of
+/// transactions of which one begins after the other has committed, are delivered in their order.
+/// No other transaction waits for this push, except one that pushes an equal transaction_id.
 #[pg_extern]
 fn queen_push(
     call: Call,
@@ -58,20 +50,14 @@ fn queen_push(
     'static,
     (name!(message_id, Option<i64>), name!(transaction_id, String), name!(status, &'static str)),
 > {
-    let pushed = (|| {
+    let pushed = call.answer(|| {
         let to = destination(queue, partition)?;
         let message = message(&to, payload, transaction_id, headers)?;
-        let delay = delay.map(|delay| args::length("delay", delay, 0, YEAR, "0 to one year"));
-        match delay.transpose()?.unwrap_or(0) {
+        match delay.map(args::delay).transpose()?.unwrap_or(0) {
             0 => call.write(|| push(&[&message])),
-            delay => call.write(|| {
-                let queue = find_or_auto_create(&message.to.queue)?;
-                max_depth::admit(&queue, 1)?;
-                Ok(vec![delayed::push_later(&queue, &message, delay)?])
-            }),
+            delay => call.write(|| Ok(vec![push_later(&message, delay)?])),
         }
-    })()
-    .or_raise();
+    });
     TableIterator::new(pushed.into_iter().map(|p| (p.message, p.transaction_id, p.status.name())))
 }
 
@@ -96,7 +82,7 @@ fn queen_push_batch(
         name!(status, &'static str),
     ),
 > {
-    let pushed = (|| {
+    let pushed = call.answer(|| {
         let to = destination(queue, partition)?;
         let payloads = args::required("payloads", payloads)?;
         let payloads = args::elements("payloads", payloads, &args::MESSAGES)?;
@@ -111,8 +97,7 @@ fn queen_push_batch(
         };
         let messages = allocator::list(count, (0..count).map(one))?;
         call.write(|| push_all(&messages))
-    })()
-    .or_raise();
+    });
     rows(pushed)
 }
 
@@ -132,18 +117,18 @@ fn queen_push_items(
         name!(status, &'static str),
     ),
 > {
-    let pushed = (|| {
+    let pushed = call.answer(|| {
         let items = args::required("items", items)?;
-        let text = super::json::text("items", items, &args::JSON_MESSAGES)?;
-        let items: Vec<PushItem> = super::json::parse("items", &text)?;
+        let text = json::text("items", items, &args::JSON_MESSAGES)?;
+        let items: Vec<PushItem> = json::parse("items", &text)?;
         let messages = allocator::list(items.len(), items.into_iter().map(PushItem::message))?;
         drop(text);
         call.write(|| push_all(&messages))
-    })()
-    .or_raise();
+    });
     rows(pushed)
 }
 
+/// The rows of a push of several messages.
 type Rows = TableIterator<
     'static,
     (
@@ -180,6 +165,7 @@ pub struct PushItem<'a> {
 }
 
 impl PushItem<'_> {
+    /// The message, checked.
     pub fn message(self) -> Result<Message> {
         let headers = self.headers.map(RawValue::get).filter(|text| *text != "null");
         message(
@@ -191,7 +177,7 @@ impl PushItem<'_> {
     }
 }
 
-/// A checked message.
+/// A message for `to`, its parts checked.
 pub fn message(
     to: &Destination,
     payload: Option<Jsonb>,

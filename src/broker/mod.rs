@@ -10,3 +10,4 @@ pub mod push;
 pub mod queue;
 pub mod settle;
 pub mod stats;
+pub mod timer;

@@ -18,9 +18,9 @@ use self::answer::{Json, json, stored};
 use self::timer::{Timer, timed};
 use super::args;
 use super::call::Call;
-use crate::broker::push::{Message, delayed, push};
-use crate::broker::queue::find_or_auto_create;
+use crate::broker::push::{Message, push};
 use crate::broker::settle::{self, SettleItem, settle_lease};
+use crate::broker::timer as broker_timer;
 use crate::error::{Code, Error, Result};
 use crate::pg::allocator;
 use crate::pg::clock::{self, Moment};
@@ -29,7 +29,6 @@ use crate::pg::raise::OrRaise;
 use crate::pg::subtransaction::all_or_nothing;
 use crate::store::cursor;
 use crate::store::marker::{self, KvOp};
-use crate::store::{queue, timer as store_timer};
 
 /// Carry out a bundle inside the caller's transaction, or nothing of it.
 ///
@@ -195,14 +194,12 @@ impl Bundle {
         for (at, timer) in timers {
             results[*at] = match timer {
                 Timer::Schedule { key, message, deliver_at } => {
-                    let queue = find_or_auto_create(&message.to.queue)?;
-                    let set = delayed::schedule(&queue, key, message, *deliver_at);
+                    let set = broker_timer::schedule(key, message, *deliver_at)?;
                     let status = if set.is_new { "scheduled" } else { "rescheduled" };
                     timed(*at, timer, status, Some((&set.transaction_id, set.deliver_at)))?
                 }
                 Timer::Cancel { queue, key } => {
-                    let queue = queue::known(queue)?;
-                    let found = queue.and_then(|queue| store_timer::cancel(queue.id, key));
+                    let found = broker_timer::cancel(queue, key)?;
                     let status = if found.is_some() { "cancelled" } else { "absent" };
                     let found = found.as_ref().map(|(id, deliver_at)| (id.as_str(), *deliver_at));
                     timed(*at, timer, status, found)?

@@ -9,8 +9,9 @@ use serde_json::value::RawValue;
 use super::answer::{Json, json};
 use super::parse::{given, needed, refuse_fields, unknown};
 use crate::api::args;
-use crate::api::push::{YEAR, destination, message};
-use crate::api::timer::{WANTED_ONE, moment};
+use crate::api::args::YEAR;
+use crate::api::push::{destination, message};
+use crate::api::timer::moment;
 use crate::broker::push::Message;
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, Moment};
@@ -61,7 +62,7 @@ impl TimerOperation<'_> {
                 )?;
                 let delay = self.delay_ms.map(milliseconds).transpose()?;
                 let at = self.deliver_at.as_deref().map(clock::parse).transpose()?;
-                let deliver_at = moment(delay, at, now, WANTED_ONE)?;
+                let deliver_at = moment(delay, at, now)?;
                 Ok(Timer::Schedule { key: self.timer_key.into_owned(), message, deliver_at })
             }
             "cancel" => {
