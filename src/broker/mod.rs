@@ -5,6 +5,7 @@ pub mod group;
 pub mod hold;
 pub mod housekeeping;
 pub mod lookup;
+pub mod marker;
 pub mod pop;
 pub mod push;
 pub mod queue;

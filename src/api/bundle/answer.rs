@@ -7,12 +7,13 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::Marker;
+use crate::broker::marker::MarkerOutcome;
 use crate::broker::push::{Message, Pushed};
 use crate::broker::settle::Report;
 use crate::error::{Error, Result};
 use crate::pg::clock;
 use crate::pg::datum::Jsonb;
-use crate::store::marker::{KvOutcome, LiveMarker};
+use crate::store::marker::LiveMarker;
 
 /// A piece of JSON text.
 pub type Json = Box<RawValue>;
@@ -95,7 +96,7 @@ struct Written<'a> {
     reason: Option<&'static str>,
 }
 
-pub fn written(index: usize, marker: &Marker, outcome: &KvOutcome) -> Result<Json> {
+pub fn written(index: usize, marker: &Marker, outcome: &MarkerOutcome) -> Result<Json> {
     json(Written {
         index,
         op: marker.label,

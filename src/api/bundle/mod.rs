@@ -18,6 +18,7 @@ use self::answer::{Json, json, stored};
 use self::timer::{Timer, timed};
 use super::args;
 use super::call::Call;
+use crate::broker::marker::MarkerWrite;
 use crate::broker::push::{Message, push};
 use crate::broker::settle::{self, SettleItem, settle_lease};
 use crate::broker::timer as broker_timer;
@@ -28,7 +29,7 @@ use crate::pg::datum::{Jsonb, ResultContext, UuidArray};
 use crate::pg::raise::OrRaise;
 use crate::pg::subtransaction::all_or_nothing;
 use crate::store::cursor;
-use crate::store::marker::{self, KvOp};
+use crate::store::marker;
 
 /// Carry out a bundle inside the caller's transaction, or nothing of it.
 ///
@@ -105,7 +106,7 @@ struct Marker {
     ns: String,
     key: String,
     label: &'static str,
-    op: KvOp,
+    op: MarkerWrite,
     required: bool,
 }
 
@@ -131,7 +132,7 @@ impl Bundle {
     fn write_markers(&self, results: &mut [Json]) -> Result<()> {
         for (at, marker) in &self.writes {
             let name = Name::new(&marker.ns, &marker.key)?;
-            let outcome = marker::apply(name, &marker.op, self.now, ResultContext::here())?;
+            let outcome = marker.op.run(name, self.now, ResultContext::here())?;
             if marker.required && !outcome.applied {
                 let facts = vec![
                     ("failedIndex", json(at)?),

@@ -14,11 +14,11 @@ use super::{Bundle, Lookup, Marker};
 use crate::api::push::PushItem;
 use crate::api::settle::{checked_partition, parse_status, target};
 use crate::api::{args, json};
+use crate::broker::marker::MarkerWrite;
 use crate::broker::settle::{SettleItem, Target};
 use crate::error::{Error, Result};
 use crate::pg::clock::Moment;
 use crate::pg::datum::{self, Jsonb, Numeric, UuidArray};
-use crate::store::marker::KvOp;
 
 const MAX_KV_OPS: usize = 64;
 const MAX_KV_KEYS: usize = 256;
@@ -119,7 +119,7 @@ impl Bundle {
         }
         for (_, marker) in &mut bundle.writes {
             if written.contains(&(marker.ns.clone(), marker.key.clone())) {
-                marker.op.hold_to_write();
+                marker.op.lock_for_write();
             }
         }
         // The order in which every bundle locks markers.
@@ -256,12 +256,14 @@ impl KvOperation<'_> {
         let expect = Expect::new(self.expect)?;
         let value = || jsonb("value", self.value);
         let (label, op) = match self.op.as_str() {
-            "put" => ("put", KvOp::put(value()?, expiry()?, expect)?),
-            "putIfAbsent" => ("putIfAbsent", KvOp::put(value()?, expiry()?, Expect::Absent)?),
-            "delete" => ("delete", KvOp::delete(expect)),
+            "put" => ("put", MarkerWrite::put(value()?, expiry()?, expect)?),
+            "putIfAbsent" => {
+                ("putIfAbsent", MarkerWrite::put(value()?, expiry()?, Expect::Absent)?)
+            }
+            "delete" => ("delete", MarkerWrite::delete(expect)),
             "check" => {
                 needed("expect", self.expect)?;
-                ("check", KvOp::check(expect))
+                ("check", MarkerWrite::check(expect))
             }
             _ => {
                 let delta = number("delta", self.delta)?;
@@ -269,7 +271,7 @@ impl KvOperation<'_> {
                 let delta = needed("delta", delta.or_else(one))?;
                 let min = number("min", self.min)?;
                 let max = number("max", self.max)?;
-                ("incr", KvOp::incr(delta, min, max, expiry()?)?)
+                ("incr", MarkerWrite::incr(delta, min, max, expiry()?)?)
             }
         };
         let required = self.required.unwrap_or(false);
