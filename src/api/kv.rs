@@ -82,8 +82,8 @@ fn queen_kv_get(
 
 /// Several markers of one namespace, by name.
 ///
-/// Returns the columns of `queen_kv_get`, one row for each element of `keys`, in their order. All are
-/// read at one moment. An empty array gives no rows.
+/// Returns the columns of `queen_kv_get`, one row for each element of `keys`, in their order. All
+/// are read at one moment. An empty array gives no rows.
 ///
 /// Errors: 22023, also for an array of more than one dimension and for NULL elements. Reads the
 /// statement's snapshot, takes no lock and no transaction id; works on a standby.

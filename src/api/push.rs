@@ -1,5 +1,5 @@
-//! `queen_push`, `queen_push_batch`, `queen_push_items`: append messages to the log. What a push does
-//! there is in [`crate::broker::push`].
+//! `queen_push`, `queen_push_batch`, `queen_push_items`: append messages to the log. What a push
+//! does there is in [`crate::broker::push`].
 
 use std::borrow::Cow;
 

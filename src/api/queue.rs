@@ -32,10 +32,10 @@ const LONGEST: i64 = 36_500 * DAY;
 /// Errors: 22023 for a malformed argument; 55000 for a change of `ordering` while a group that it
 /// concerns has live leases; 40001 in REPEATABLE READ.
 ///
-/// Transaction: takes effect for others when the caller commits. Waits for a transaction that is
-/// changing or creating the same queue; a change of `ordering` also for those that have popped or
-/// settled, moved or removed a group, or replayed a dead letter, and not ended; meanwhile others go
-/// on.
+/// Transaction: takes effect for other transactions when the caller commits. Waits for a
+/// transaction that is creating or changing the queue. A change of `ordering` also waits for
+/// transactions that have popped or settled, moved or removed a group, or replayed a dead letter,
+/// and have not ended; meanwhile other consumers go on.
 #[allow(clippy::too_many_arguments, clippy::type_complexity)]
 #[pg_extern]
 fn queen_configure(
@@ -232,8 +232,8 @@ fn checked(options: Options) -> Result<Options> {
 ///
 /// Transaction: takes effect when the caller commits. Waits for transactions that have popped or
 /// settled, registered, moved or removed a group, replayed a dead letter, moved a timer, or pushed
-/// where `max_depth` is set, and not ended; meanwhile others go on. A push that has not committed
-/// by then is lost with the queue.
+/// where `max_depth` is set, and have not ended; meanwhile other consumers go on. A push that has
+/// not committed by then is lost with the queue.
 #[pg_extern]
 fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
     call.answer(|| {
@@ -242,15 +242,15 @@ fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
     })
 }
 
-/// Remove all messages of `queue`; options and groups stay. Returns how many. Whoever holds a lease
-/// on one of them has lost it (QN002). Timers and dead letters stay.
+/// Remove all messages of `queue`; options and groups stay. Returns how many. A consumer that holds
+/// a lease on one of them has lost it (QN002). Timers and dead letters stay.
 ///
 /// Errors: 42704 if there is no such queue; 22023; 40001 in REPEATABLE READ.
 ///
 /// Transaction: takes effect when the caller commits; a message whose push has not committed by the
 /// time of the call stays. Waits for transactions that have popped or settled, registered, moved
-/// or removed a group, replayed a dead letter, or pushed where `max_depth` is set, and not ended;
-/// meanwhile others go on.
+/// or removed a group, replayed a dead letter, or pushed where `max_depth` is set, and have not
+/// ended; meanwhile other consumers go on.
 #[pg_extern]
 fn queen_purge(call: Call, queue: Option<&str>) -> i64 {
     call.answer(|| {

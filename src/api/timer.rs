@@ -14,9 +14,9 @@ use crate::pg::datum::Jsonb;
 use crate::pg::result_rows::TableIterator;
 
 /// Push a message to `partition` of `queue` later: after `delay`, or at `deliver_at` (one of the
-/// two; at most a year ahead; a time that is past is due at once). One timer for each
-/// `timer_key` (1..1024 bytes) of a queue: a second call replaces the first. The queue is created as a
-/// push does. `transaction_id`: what the delivered message carries; made up if it is not given.
+/// two; at most a year ahead; a time that is past is due at once). A queue has one timer for each
+/// `timer_key` (1..1024 bytes): a second call replaces the first. The queue is created as by a
+/// push. `transaction_id`: what the delivered message carries; made up if it is not given.
 ///
 /// Returns `scheduled`, or `rescheduled` where a timer was replaced. A due timer is moved into the
 /// log exactly once, by the worker, by `queen_sweep`, or by any pop of the queue; the message's
@@ -59,7 +59,7 @@ fn queen_schedule(
     TableIterator::once((status, scheduled.transaction_id, deliver_at))
 }
 
-/// As users see it.
+/// What a user is told.
 pub fn status(scheduled: &Scheduled) -> &'static str {
     if scheduled.is_new { "scheduled" } else { "rescheduled" }
 }
@@ -87,7 +87,8 @@ pub fn moment(delay: Option<i64>, at: Option<Moment>, now: Moment) -> Result<Mom
     Ok(at.max(clock::EARLIEST))
 }
 
-/// Cancel a timer. Returns false if there is none: it has been moved into the log, or never was.
+/// Cancel a timer. Returns false if there is none: it has been moved into the log, or was never
+/// set.
 ///
 /// Errors: 22023.
 ///

@@ -1,8 +1,8 @@
 //! A bundle: markers written, leases settled, messages pushed, timers set, all or nothing.
 //!
-//! `api::bundle` parses and checks a bundle, and answers it; [`Bundle::run`] carries it out inside an
-//! SPI connection, in a subtransaction. A refusal undoes the subtransaction and is returned as an
-//! error, and the caller's transaction lives on.
+//! `api::bundle` parses and checks a bundle, and answers it; [`Bundle::run`] carries it out inside
+//! an SPI connection, in a subtransaction. A refusal undoes the subtransaction and is returned as
+//! an error, and the caller's transaction lives on.
 //!
 //! **Lock order.** Every bundle locks in this order, whatever the order of its operations:
 //!
@@ -84,12 +84,12 @@ impl NamedTimer {
 }
 
 /// What an operation came to.
-pub enum Done<'a> {
+pub enum OperationResult<'a> {
+    /// An ack: how many messages it settled, found settled before, and sent to the dead letters;
+    /// and whether nothing of the lease is left.
     Settled {
         lease: LeaseId,
-        settled: i32,
-        already: i32,
-        dead_lettered: i32,
+        counts: (i32, i32, i32),
         released: bool,
     },
     Pushed {
@@ -126,23 +126,24 @@ impl Bundle {
         acks + self.pushes.len() + self.writes.len() + self.reads.len() + self.timers.len()
     }
 
-    /// Carry out everything; returns what became of each operation, in their order. Values of markers
-    /// are copied to `context`.
+    /// Carry out everything; returns what became of each operation, in their order. Values of
+    /// markers are copied to `context`.
     ///
-    /// On an error nothing has been done. Errors of which a bundle's answer tells have facts for it.
-    pub fn run(&mut self, context: ResultContext) -> Result<Vec<Done<'_>>> {
+    /// On an error nothing has been done. Errors of which a bundle's answer tells have facts for
+    /// it.
+    pub fn run(&mut self, context: ResultContext) -> Result<Vec<OperationResult<'_>>> {
         self.bring_in_lock_order();
         let this = &*self;
         all_or_nothing(|| {
-            let mut run = Run { bundle: this, context, done: Vec::new() };
-            run.done.resize_with(this.size(), || None);
+            let mut run = Run { bundle: this, context, results: Vec::new() };
+            run.results.resize_with(this.size(), || None);
             run.write_markers()?;
             run.lock_leases()?;
             run.settle()?;
             run.push()?;
             run.set_timers()?;
             run.read_markers()?;
-            Ok(run.done.into_iter().flatten().collect())
+            Ok(run.results.into_iter().flatten().collect())
         })
     }
 
@@ -163,11 +164,12 @@ impl Bundle {
     }
 }
 
-/// A bundle on its way.
+/// A bundle that is being carried out.
 struct Run<'a> {
     bundle: &'a Bundle,
     context: ResultContext,
-    done: Vec<Option<Done<'a>>>,
+    /// By the numbers of the operations; None for those that have not been carried out yet.
+    results: Vec<Option<OperationResult<'a>>>,
 }
 
 impl Run<'_> {
@@ -184,7 +186,7 @@ impl Run<'_> {
                 ];
                 return Err(outcome.precondition(name).facts(facts));
             }
-            self.done[*at] = Some(Done::Written { write, outcome });
+            self.results[*at] = Some(OperationResult::Written { write, outcome });
         }
         Ok(())
     }
@@ -210,9 +212,8 @@ impl Run<'_> {
             let report = settle_lease(lease, &items, false)?;
             let released = report.released;
             for (item, (at, _)) in acks.iter().enumerate() {
-                let (settled, already, dead_lettered) = report.counts(|i| i == item);
-                let done = Done::Settled { lease, settled, already, dead_lettered, released };
-                self.done[*at] = Some(done);
+                let counts = report.counts(|i| i == item);
+                self.results[*at] = Some(OperationResult::Settled { lease, counts, released });
             }
         }
         Ok(())
@@ -230,20 +231,20 @@ impl Run<'_> {
                 )
                 .facts(vec![("failedIndex", json(at)?), ("messageId", json(pushed.message)?)]));
             }
-            self.done[*at] = Some(Done::Pushed { message, pushed });
+            self.results[*at] = Some(OperationResult::Pushed { message, pushed });
         }
         Ok(())
     }
 
     fn set_timers(&mut self) -> Result<()> {
         for (at, timer) in &self.bundle.timers {
-            self.done[*at] = Some(match timer {
+            self.results[*at] = Some(match timer {
                 NamedTimer::Schedule { key, message, deliver_at } => {
                     let scheduled = timer::schedule(key, message, *deliver_at)?;
-                    Done::Scheduled { timer, scheduled }
+                    OperationResult::Scheduled { timer, scheduled }
                 }
                 NamedTimer::Cancel { queue, key } => {
-                    Done::Cancelled { timer, found: timer::cancel(queue, key)? }
+                    OperationResult::Cancelled { timer, found: timer::cancel(queue, key)? }
                 }
             });
         }
@@ -253,15 +254,15 @@ impl Run<'_> {
     fn read_markers(&mut self) -> Result<()> {
         let now = clock::now();
         for (at, read) in &self.bundle.reads {
-            self.done[*at] = Some(match read {
+            self.results[*at] = Some(match read {
                 NamedRead::Get { ns, key } => {
                     let marker = marker::get(Name::new(ns, key)?, now, self.context);
-                    Done::Got { key, marker }
+                    OperationResult::Got { key, marker }
                 }
                 NamedRead::GetMany { ns, keys } => {
                     let names = keys.iter().map(String::as_str).collect();
                     let markers = marker::get_many(ns, names, now, self.context);
-                    Done::GotMany { keys, markers }
+                    OperationResult::GotMany { keys, markers }
                 }
             });
         }

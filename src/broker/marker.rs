@@ -1,8 +1,8 @@
 //! How a marker is written: put, deleted, incremented, checked.
 //!
-//! Called by `api::kv` and by [`crate::broker::bundle`], inside an SPI connection. The engine decides
-//! on the row as it was just read; then the row is written on condition that it is still that one.
-//! No two writes share a version, so the condition is one comparison:
+//! Called by `api::kv` and by [`crate::broker::bundle`], inside an SPI connection. The engine
+//! decides on the row as it was just read; then the row is written on condition that it is still
+//! that one. No two writes share a version, so the condition is one comparison:
 //!
 //! - There was no row: INSERT .. ON CONFLICT DO NOTHING. It waits for a transaction that is
 //!   inserting this name, and inserts if that one rolls back.
@@ -16,8 +16,9 @@
 //! fail; an answer without a write is compared with the newest state (see `confirm`).
 //!
 //! **Locks.** A write that is applied locks one row, to the end of the transaction. A refused one
-//! locks nothing, draws no version and takes no transaction id, unless it lost a race. A transaction
-//! that writes several markers goes in the order of [`Name`], or it may deadlock with another one.
+//! locks nothing, draws no version and takes no transaction id, unless it lost a race. A
+//! transaction that writes several markers goes in the order of [`Name`], or it may deadlock with
+//! another one.
 
 use pgrx::{check_for_interrupts, pg_sys};
 use queen_engine::kv::{self, Decision, Expect, Invalid, Micros, Name, Place, Reason, Write};
@@ -74,8 +75,8 @@ impl MarkerWrite {
         matches!(self.rule, Write::Check { .. })
     }
 
-    /// Make a check lock the marker as a write does, for a transaction that writes it afterwards. Two
-    /// transactions that shared the lock, and then both wrote, would wait for each other.
+    /// Make a check lock the marker as a write does, for a transaction that writes it afterwards.
+    /// Two transactions that shared the lock, and then both wrote, would wait for each other.
     pub fn lock_for_write(&mut self) {
         self.locks_for_write = true;
     }
@@ -197,8 +198,9 @@ fn confirm(name: Name, seen: Option<i64>, now: Micros) -> Result<()> {
     Err(Error::conflict(&format!("Marker {}", title(name))))
 }
 
-/// What a write came to: applied, or (with a reason) refused. The value and version are the new ones
-/// of a put or an increment, those deleted or checked, or those of the live marker that refused it.
+/// What a write came to: applied, or (with a reason) refused. The value and version are the new
+/// ones of a put or an increment, those deleted or checked, or those of the live marker that
+/// refused it.
 #[derive(Clone, Copy, Debug)]
 pub struct MarkerOutcome {
     pub applied: bool,

@@ -1,5 +1,6 @@
-//! What each verb of the contract does in a transaction: which rows it reads and locks, in which order,
-//! what the engine decides about them, and what is written. No SQL text, and no argument checking.
+//! What each verb of the contract does in a transaction: which rows it reads and locks, in which
+//! order, what the engine decides about them, and what is written. No SQL text, and no argument
+//! checking.
 
 pub mod bundle;
 pub mod group;

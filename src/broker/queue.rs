@@ -1,10 +1,10 @@
 //! What becomes of a queue as a whole: created, changed, emptied, removed.
 //!
-//! `api::queue` calls these, and a push or a timer that needs a queue calls [`find_or_auto_create`].
-//! [`configure`] and [`delete`] lock the queue's row first. Of two that change one queue, the second
-//! waits here for the first transaction to end, and holds nothing else meanwhile. The locks that
-//! follow (see [`crate::store::locks`]) are taken in attempts, as [`crate::broker::hold::attempt`]
-//! says, so that consumers go on while the call waits.
+//! `api::queue` calls these, and a push or a timer that needs a queue calls
+//! [`find_or_auto_create`]. [`configure`] and [`delete`] lock the queue's row first. Of two that
+//! change one queue, the second waits here for the first transaction to end, and has locked nothing
+//! else yet. The locks that follow (see [`crate::store::locks`]) are taken in attempts, as
+//! [`crate::broker::hold::attempt`] says, so that consumers go on while the call waits.
 
 use crate::broker::group::seek;
 use crate::broker::hold::attempt::hold_all;

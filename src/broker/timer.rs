@@ -1,8 +1,8 @@
-//! Timers that users name: scheduled, replaced, cancelled. [`crate::broker::push::delayed`] moves them
-//! into the log when they are due.
+//! Timers that users name: scheduled, replaced, cancelled. [`crate::broker::push::delayed`] moves
+//! them into the log when they are due.
 //!
-//! Called by `api::timer` and by [`crate::broker::bundle`]. The row of a timer is locked to the end of
-//! the transaction that schedules, replaces, cancels or moves it; another transaction that names
+//! Called by `api::timer` and by [`crate::broker::bundle`]. The row of a timer is locked to the end
+//! of the transaction that schedules, replaces, cancels or moves it; another transaction that names
 //! the same timer waits for it.
 
 use crate::broker::push::Message;

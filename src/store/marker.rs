@@ -187,8 +187,8 @@ pub fn get(name: Name, now: Micros, context: ResultContext) -> Option<LiveMarker
     live(&row, context)
 }
 
-/// The markers of these keys that are live at `now`, one answer for each key, in the order of `keys`.
-/// All are read under one snapshot; values are copied to `context`.
+/// The markers of these keys that are live at `now`, one answer for each key, in the order of
+/// `keys`. All are read under one snapshot; values are copied to `context`.
 pub fn get_many(
     ns: &str,
     keys: Vec<&str>,
@@ -198,8 +198,8 @@ pub fn get_many(
     GET_MANY.run(&[arg(ns), keys.into_datum(), arg(now)]).map(|row| live(&row, context)).collect()
 }
 
-/// The markers that are live at `now` from key `lower` to below `upper`, in byte order of their keys;
-/// values are copied to `context`.
+/// The markers that are live at `now` from key `lower` to below `upper`, in byte order of their
+/// keys; values are copied to `context`.
 pub fn list(
     ns: &str,
     (lower, upper): &(String, String),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::api::timer::status;
-use crate::broker::bundle::{Done, Json, NamedTimer, json, json_of};
+use crate::broker::bundle::{Json, NamedTimer, OperationResult, json, json_of};
 use crate::error::{Code, Error, Result};
 use crate::pg::clock::{self, Moment};
 use crate::store::marker::LiveMarker;
@@ -20,8 +20,8 @@ struct Success {
 }
 
 /// The answer of a bundle that has been carried out.
-pub fn success(done: Vec<Done>) -> Result<Json> {
-    let results = done.into_iter().enumerate().map(|(index, done)| result(index, done));
+pub fn success(results: Vec<OperationResult>) -> Result<Json> {
+    let results = results.into_iter().enumerate().map(|(index, result)| answer(index, result));
     json(Success { success: true, results: results.collect::<Result<_>>()? })
 }
 
@@ -125,20 +125,23 @@ struct TimerAnswer<'a> {
     deliver_at: Option<String>,
 }
 
-/// The result of the operation at `index`.
-fn result(index: usize, done: Done) -> Result<Json> {
-    match done {
-        Done::Settled { lease, settled, already, dead_lettered, released } => json(AckAnswer {
-            index,
-            r#type: "ack",
-            success: true,
-            lease_id: lease.to_string(),
-            settled,
-            already,
-            dead_lettered,
-            lease_released: released,
-        }),
-        Done::Pushed { message, pushed } => json(PushAnswer {
+/// The answer for the operation at `index`.
+fn answer(index: usize, result: OperationResult) -> Result<Json> {
+    match result {
+        OperationResult::Settled { lease, counts, released } => {
+            let (settled, already, dead_lettered) = counts;
+            json(AckAnswer {
+                index,
+                r#type: "ack",
+                success: true,
+                lease_id: lease.to_string(),
+                settled,
+                already,
+                dead_lettered,
+                lease_released: released,
+            })
+        }
+        OperationResult::Pushed { message, pushed } => json(PushAnswer {
             index,
             r#type: "push",
             success: true,
@@ -148,7 +151,7 @@ fn result(index: usize, done: Done) -> Result<Json> {
             transaction_id: &pushed.transaction_id,
             status: pushed.status.name(),
         }),
-        Done::Written { write, outcome } => json(WriteAnswer {
+        OperationResult::Written { write, outcome } => json(WriteAnswer {
             index,
             op: write.label,
             applied: outcome.applied,
@@ -157,7 +160,7 @@ fn result(index: usize, done: Done) -> Result<Json> {
             version: outcome.version,
             reason: outcome.reason.map(|reason| reason.as_str()),
         }),
-        Done::Got { key, marker } => json(GetAnswer {
+        OperationResult::Got { key, marker } => json(GetAnswer {
             index,
             op: "get",
             found: marker.is_some(),
@@ -166,12 +169,12 @@ fn result(index: usize, done: Done) -> Result<Json> {
             version: marker.map(|marker| marker.version),
             expires_at: marker.and_then(|marker| marker.expires_at).map(clock::iso),
         }),
-        Done::GotMany { keys, markers } => got_many(index, keys, markers),
-        Done::Scheduled { timer, scheduled } => {
+        OperationResult::GotMany { keys, markers } => got_many(index, keys, markers),
+        OperationResult::Scheduled { timer, scheduled } => {
             let found = (scheduled.transaction_id.as_str(), scheduled.deliver_at);
             timed(index, "schedule", timer, status(&scheduled), Some(found))
         }
-        Done::Cancelled { timer, found } => {
+        OperationResult::Cancelled { timer, found } => {
             let status = if found.is_some() { "cancelled" } else { "absent" };
             let found = found.as_ref().map(|(id, deliver_at)| (id.as_str(), *deliver_at));
             timed(index, "cancel", timer, status, found)

@@ -1,5 +1,6 @@
-//! `queen_tx_commit`: settle, push, write markers and set timers, all or nothing. The bundle is read
-//! and checked here ([`parse`]), carried out by [`crate::broker::bundle`], and answered ([`answer`]).
+//! `queen_tx_commit`: settle, push, write markers and set timers, all or nothing. The bundle is
+//! read and checked here ([`parse`]), carried out by [`crate::broker::bundle`], and answered
+//! ([`answer`]).
 
 mod answer;
 mod fields;
@@ -24,13 +25,13 @@ use crate::pg::datum::{JsonText, Jsonb, ResultContext, UuidArray};
 /// "headers"?}`. `kv`: `{"op":"putIfAbsent"|"put"|"delete"|"incr"|"check"|"get"|"getMany","ns",
 /// "key"|"keys",…}`, at most 64 operations and 256 keys, a key written once. `timers`:
 /// `{"op":"schedule"|"cancel","queue","timerKey","payload","delayMs"|"deliverAt","partition"?,
-/// "transactionId"?,"headers"?}`. `required_leases` must be live, whether or not an ack uses them. All
-/// acks of one lease are one set.
+/// "transactionId"?,"headers"?}`. `required_leases` must be live, whether or not an ack uses them.
+/// All acks of one lease are one set.
 ///
-/// Returns `{"success":true,"results":[…]}` in the order operations, kv, timers; or, with nothing changed,
-/// `{"success":false,"reason","error","results":[]}`: kv_precondition (with failedIndex, kvReason,
-/// version, value), duplicate (with failedIndex, messageId), lease_expired, lease_superseded,
-/// lease_unknown, message_not_in_lease, already_settled, queue_full.
+/// Returns `{"success":true,"results":[…]}` in the order operations, kv, timers; or, with nothing
+/// changed, `{"success":false,"reason","error","results":[]}`: kv_precondition (with failedIndex,
+/// kvReason, version, value), duplicate (with failedIndex, messageId), lease_expired,
+/// lease_superseded, lease_unknown, message_not_in_lease, already_settled, queue_full.
 ///
 /// Errors: 22023 for a malformed or empty bundle, before anything is done; 42704 for an unknown
 /// queue when `queen_mq.auto_create` is off; 40001 in REPEATABLE READ.
@@ -59,7 +60,7 @@ fn queen_tx_commit(
         allocator::ensure(bundle.size() * answer::OPERATION)?;
         let context = ResultContext::here();
         match call.write(|| Ok(bundle.run(context)))? {
-            Ok(done) => answer::success(done),
+            Ok(results) => answer::success(results),
             Err(error) => answer::refusal(error),
         }
     });

@@ -1,8 +1,8 @@
 //! Messages that enter the log later. A push with a delay goes into the table of timers, as
 //! [`crate::broker::timer`] puts timers there; [`deliver_due`] moves what is due into the log.
 //!
-//! `api::push` calls [`push_later`]. Every pop of a queue, and every sweep, calls [`deliver_due`]. The
-//! row of a timer is locked by the transaction that schedules, replaces, cancels or moves it.
+//! `api::push` calls [`push_later`]. Every pop of a queue, and every sweep, calls [`deliver_due`].
+//! The row of a timer is locked by the transaction that schedules, replaces, cancels or moves it.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,8 @@ use crate::store::queue::Queue;
 use crate::store::timer::{self, Due, NewTimer};
 use crate::wait::waiters::{self, Topic};
 
-/// How many due messages one pop moves into the log at most: its transaction holds them until it ends.
+/// How many due messages one pop moves into the log at most: its transaction holds them until it
+/// ends.
 pub const MOVED_BY_POP: usize = 100;
 
 /// Push a message after `delay` microseconds. It is a duplicate if the dedup window remembers its
@@ -72,8 +73,8 @@ impl Message {
     }
 }
 
-/// Move up to `limit` messages that are due into the log, by partitions; returns how many. `next` is
-/// the moment of the queue's next timer. Waits for no other transaction: a timer that one holds,
+/// Move up to `limit` messages that are due into the log, by partitions; returns how many. `next`
+/// is the moment of the queue's next timer. Waits for no other transaction: a timer that one holds,
 /// and a message whose transaction_id one is pushing, is left for later.
 pub fn deliver_due(queue: &Queue, next: Option<Moment>, limit: usize) -> Result<usize> {
     let now = clock::now();

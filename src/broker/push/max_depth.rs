@@ -1,4 +1,5 @@
-//! The option `max_depth`: a push is refused when about so many messages wait for the slowest group.
+//! The option `max_depth`: a push is refused when about so many messages wait for the slowest
+//! group.
 //!
 //! Every push to a queue asks [`admit`]. To count what waits, a session looks at the partitions of
 //! every group, so it does not count for every push. It uses its last count for twenty times as

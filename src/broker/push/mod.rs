@@ -55,7 +55,8 @@ pub struct Message {
 /// What became of a pushed message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pushed {
-    /// The id of the message, or of the original that it duplicates. None: it is not in the log yet.
+    /// The id of the message, or of the original that it duplicates. None: it is not in the log
+    /// yet.
     pub message: Option<i64>,
     pub transaction_id: String,
     pub status: PushStatus,
@@ -74,7 +75,7 @@ pub enum PushStatus {
 }
 
 impl PushStatus {
-    /// As users see it.
+    /// What a user is told.
     pub fn name(self) -> &'static str {
         match self {
             PushStatus::Queued => "queued",
@@ -127,8 +128,8 @@ pub fn push(messages: &[&Message]) -> Result<Vec<Pushed>> {
     Ok(pushed.into_iter().flatten().collect())
 }
 
-/// Push a dead letter again, for its group alone; returns its message id. The caller holds the queue
-/// and the group, so that neither is removed before the transaction ends.
+/// Push a dead letter again, for its group alone; returns its message id. The caller holds the
+/// queue and the group, so that neither is removed before the transaction ends.
 pub fn push_again(queue: &Queue, group: &Group, letter: &Letter) -> i64 {
     waiters::touch(Topic::queue(&queue.name));
     let xid = seen_snapshot::assign_xid(queue.identity);

@@ -18,9 +18,9 @@ use crate::store::segment::{self, Appending, NewSegment};
 use crate::store::{admission, seen_snapshot};
 use crate::wait::waiters::{self, Topic};
 
-/// Messages share a segment while its row fits into a page. PostgreSQL cuts a larger row into pieces
-/// and stores them elsewhere, each with an entry in an index. What is left of a page's 8160 bytes
-/// is for the other columns and the arrays' headers.
+/// Messages share a segment while its row fits into a page. PostgreSQL cuts a larger row into
+/// pieces and stores them elsewhere, each with an entry in an index. What is left of a page's 8160
+/// bytes is for the other columns and the arrays' headers.
 const SEGMENT_BYTES: usize = 7_500;
 
 /// Push to one partition, in the order of `messages`; returns what became of each. Waits for a
@@ -113,8 +113,8 @@ impl<'a> PushBatch<'a> {
         }
     }
 
-    /// Give all messages their ids, before any segment is written. Segment ids are drawn at the first
-    /// call alone: when duplicates have made the segments fewer, the last ones stay unused.
+    /// Give all messages their ids, before any segment is written. Segment ids are drawn at the
+    /// first call alone: when duplicates have made the segments fewer, the last ones stay unused.
     fn number_all(&mut self) {
         let segments = self.cut();
         if self.drawn.is_empty() {
@@ -145,7 +145,8 @@ impl<'a> PushBatch<'a> {
         segments
     }
 
-    /// Find duplicates of earlier calls, and remember the other transaction_ids with their messages.
+    /// Find duplicates of earlier calls, and remember the other transaction_ids with their
+    /// messages.
     ///
     /// A message that is remembered needs its id at once, so all get theirs here. If duplicates
     /// drop out, the ids of the others change, and what is remembered follows. Without a
