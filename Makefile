@@ -1,14 +1,15 @@
-# Every target is a thin name for a script in scripts/; run `make help` for the list.
+# Every target calls a script of scripts/. `make help` lists the targets.
 #
-# PG_CONFIG=/path/to/pg_config chooses the PostgreSQL (15 to 18) to build for. Without it, Debian's
-# PostgreSQL 15 is used, and installed where there is no PostgreSQL yet.
+# PG_CONFIG=/path/to/pg_config chooses the PostgreSQL (15 to 18) to build for. Without it, the scripts
+# use Debian's PostgreSQL 15, or else the one on the PATH. If there is none, they install Debian's.
 
 SHELL := bash
 PG_CONFIG ?=
 PROFILE ?=
 export PG_CONFIG PROFILE
 
-# How long `make torture` runs. Not exported: bash counts in a variable of this name.
+# How long `make torture` runs. It is not exported, because bash has a variable of this name, in which
+# it counts seconds.
 SECONDS ?= 600
 unexport SECONDS
 
@@ -21,20 +22,20 @@ help: ## show this list
 demo: ## charge five orders exactly once on a throw-away server, and check every claim
 	@scripts/demo.sh
 
-test: ## run every test: engine, layer over PostgreSQL, SQL regression, concurrency, example, documentation
+test: ## run every test: tidiness, engine, layer over PostgreSQL, SQL regression, concurrency, example, documentation
 	@scripts/test.sh
 
-lint: ## check formatting, clippy, licences, spelling, shell scripts and the install script
+lint: ## check formatting, clippy, tidiness, licences, spelling, shell scripts and the install script
 	@scripts/lint.sh
 
 install: ## build for release and install into the PostgreSQL of PG_CONFIG
 	@scripts/install.sh
 
-torture: ## run the concurrency tests for SECONDS=600 on end
+torture: ## run the concurrency tests for SECONDS=600 without a pause
 	@scripts/torture.sh $(SECONDS)
 
 bench: ## measure queen_mq beside pgmq and a SKIP LOCKED table, in about 15 minutes
 	@scripts/bench.sh
 
-bench-quick: ## the same in about 2 minutes
+bench-quick: ## run a short version of `make bench`, in about 2 minutes
 	@scripts/bench.sh --quick

@@ -2,18 +2,19 @@
 --
 --     psql -f examples/exactly_once.sql        in any database that has the extension
 --
--- A queue delivers a message again whenever it cannot know that the work was done: the worker has
--- crashed, or was too slow, or its answer was lost. So the worker leaves a marker, "this order is
--- charged", and looks for it first. Kept in a second system, the marker can be missing although the
--- charge was made. Here charge, marker and acknowledgement are rows of one database, written in one
--- transaction: either all three exist or none does, and whoever gets the message again finds out.
+-- A queue delivers a message again when it cannot know that the work was done: the worker (the program
+-- that consumes messages) crashed, or was too slow, or its answer was lost. So the worker leaves a
+-- marker, "this order is charged", and looks for the marker first. If the marker were in a second
+-- system, it could be missing although the charge was made. Here charge, marker and acknowledgement are
+-- rows of one database, written in one transaction. Either all three exist or none does, and a worker
+-- that gets the message again finds the marker.
 --
 --     queue of orders ── group "charger"   charge + marker + ack in one transaction
---                     └─ group "replay"    gets the same orders again, charges nothing
+--                     └─ group "replay"    gets all orders again, charges nothing
 --
--- The script prints each fact it checks, and ends with `PASS: N checks` or with an error. It works
--- in temporary tables and under names of its own, and removes what it made, also when it fails.
--- (Killed in the middle, it leaves a queue exactly-once-…, and markers that expire within the hour.)
+-- The script prints each fact that it checks, and ends with `PASS: N checks` or with an error. It uses
+-- temporary tables and names of its own, and removes what it made, also when it fails. (If it is killed
+-- in the middle, it leaves a queue exactly-once-…, and markers that expire within the hour.)
 
 \set QUIET on
 \set AUTOCOMMIT on
@@ -34,12 +35,12 @@ SELECT set_config('search_path', concat_ws(', ', 'pg_temp', extnamespace::regnam
                   nullif(current_setting('search_path'), '')), false) AS path
 FROM pg_extension WHERE extname = 'queen_mq' \gset
 
--- One name for this run's queue and for the namespace of its markers.
+-- One name of this run, for its queue and for the namespace of its markers.
 SELECT format('exactly-once-%s-%s', to_char(clock_timestamp(), 'YYYYMMDDHH24MISSMS'), pg_backend_pid()) AS run \gset
 SELECT :'run' || '-receipts' AS receipts \gset
 
--- The ledger: what the customers' statements would show. Nothing in it forbids a second charge for
--- an order, so that only the marker stands in the way of one.
+-- charges is the ledger: the charges that the customers would see. The table does not forbid a second
+-- charge for an order. Only the marker prevents it.
 CREATE TEMPORARY TABLE charges (charge_id text, order_id text, cents integer);
 CREATE TEMPORARY TABLE deliveries (consumer_group text, order_id text, attempt integer, outcome text);
 CREATE TEMPORARY TABLE checks (fact text, holds boolean);
@@ -50,7 +51,7 @@ CREATE FUNCTION pg_temp.ok(holds boolean, fact text) RETURNS text LANGUAGE sql A
 $$;
 
 ------------------------------------------------------------------------------------- the worker
--- One delivery, handled in four steps. Their order is the design.
+-- Handles one delivery in four steps. Their order matters.
 
 CREATE PROCEDURE pg_temp.handle_one(run text, worker text, INOUT line text DEFAULT NULL)
 LANGUAGE plpgsql AS $$
@@ -68,31 +69,31 @@ BEGIN
     RETURN;
   END IF;
   this_order := message.payload ->> 'orderId';
-  -- From here on the message is ours until the lease expires. A crash costs time, nothing else.
+  -- From here on this worker holds the message until the lease expires. A crash costs time, nothing else.
   COMMIT;
 
-  -- 1. Is the order charged already? Then all that is left is to take it off this group's list.
+  -- 1. Is the order charged already? Then only acknowledge the message, for this group.
   SELECT * INTO marker FROM queen_kv_get(run, 'charge:' || this_order);
   IF marker.found THEN
     PERFORM queen_ack(message.lease_id, transaction_ids => ARRAY[message.transaction_id]);
     outcome := 'already charged, skipped';
 
-  -- 2. Whatever can fail without an effect fails now, before there is one. The first attempt at
-  --    ORD-3 does; 'failed' brings the order back, and counts against its retry limit.
+  -- 2. First do what can fail without an effect. Here the first attempt at ORD-3 fails. After 'failed'
+  --    the order is delivered again, and the failure counts against its retry limit.
   ELSIF this_order = 'ORD-3' AND message.delivery_attempt = 1 THEN
     PERFORM queen_ack(message.lease_id, transaction_ids => ARRAY[message.transaction_id],
                       status => 'failed', error => 'card network timed out');
     outcome := 'card network timed out';
 
   ELSE
-    -- 3. The effect. (If it is a call to the world outside, this database cannot take it back: give
-    --    the payment provider the marker's key as its idempotency key.)
+    -- 3. The effect. (If it is a call to another system, this database cannot undo it. Then send the
+    --    marker's key to the payment provider, as its idempotency key.)
     this_charge := format('ch_%s_%s', this_order, (SELECT count(*) FROM charges));
     INSERT INTO charges VALUES (this_charge, this_order, (message.payload ->> 'cents')::integer);
 
-    -- 4. Marker and acknowledgement, in the same transaction. `required` makes the marker a gate:
-    --    if somebody was faster, this raises, and the charge above is gone with it. So it is if
-    --    the acknowledgement comes too late, after the lease has expired.
+    -- 4. Marker and acknowledgement, in the transaction of the effect. `required` makes the marker a
+    --    gate: if another worker was faster, it raises an error, which rolls back the charge above. So
+    --    does the acknowledgement if it comes too late, after the lease has expired.
     PERFORM queen_kv_put_if_absent(run, 'charge:' || this_order,
                                    jsonb_build_object('chargeId', this_charge, 'cents', message.payload -> 'cents'),
                                    ttl => '1 hour', required => true);
@@ -105,7 +106,7 @@ BEGIN
   line := format('  %s: %s', this_order, outcome);
 END $$;
 
--- From here to the cleaning up, an error does not end the script: the check after it fails instead.
+-- From here to the clean-up, an error does not end the script. The check after it fails instead.
 \set ON_ERROR_STOP off
 
 ---------------------------------------------------------------------------------------- queuing
@@ -122,13 +123,13 @@ SELECT pg_temp.ok(status = 'duplicate', 'an order that is sent twice is queued o
 FROM queen_push(:'run', '{"orderId": "ORD-1", "cents": 1000}', transaction_id => 'order-ORD-1');
 
 --------------------------------------------------------------------------------------- charging
--- Six deliveries for five orders, as ORD-3 comes twice. It keeps its place: ORD-4 waits for it.
+-- Six deliveries for five orders, because ORD-3 comes twice. It keeps its place: ORD-4 waits for it.
 \echo
 \echo charging
 CALL pg_temp.handle_one(:'run', 'charger');
 CALL pg_temp.handle_one(:'run', 'charger');
 CALL pg_temp.handle_one(:'run', 'charger');
--- Written before the work, the marker would now keep ORD-3 from ever being charged.
+-- If the worker wrote the marker before the work, ORD-3 would now never be charged.
 SELECT pg_temp.ok(NOT found, 'ORD-3 failed before it charged, and left no marker')
 FROM queen_kv_get(:'run', 'charge:ORD-3');
 CALL pg_temp.handle_one(:'run', 'charger');
@@ -138,7 +139,7 @@ SELECT pg_temp.ok(count(*) = 5, 'the charger came to a decision on every order')
 FROM deliveries WHERE consumer_group = 'charger' AND outcome = 'charged';
 
 -------------------------------------------------------------------------------------- replaying
--- A second group reads the same messages from the beginning, with the same worker.
+-- A second group reads the messages again from the beginning, with the procedure of the first.
 \echo
 \echo replaying
 CALL pg_temp.handle_one(:'run', 'replay');
@@ -161,7 +162,7 @@ SELECT pg_temp.ok(bool_and(outcome = 'already charged, skipped'), 'and skipped e
 FROM deliveries WHERE consumer_group = 'replay';
 SELECT pg_temp.ok(count(*) = 5, 'the ledger still has five rows') FROM charges;
 
--- A marker is there to be read: it tells which charge an order was billed under.
+-- A marker can be read: it says which charge was made for an order.
 CREATE TEMPORARY VIEW markers AS
 SELECT key, found, value ->> 'chargeId' AS charge_id, (value ->> 'cents')::integer AS cents
 FROM queen_kv_get_many(:'run', (SELECT array_agg('charge:ORD-' || n ORDER BY n) FROM generate_series(1, 5) AS n));
@@ -173,8 +174,8 @@ FROM markers JOIN charges USING (charge_id, cents) WHERE key = 'charge:' || orde
 \echo
 SELECT '  ledger: ' || string_agg(order_id || '=' || charge_id, ', ' ORDER BY order_id) FROM charges;
 
--- What each failure does. Below, a worker's steps are written out, without the procedure. Within
--- the transaction their order does not matter; what is going to be refused comes last.
+-- What each failure does. Below, a worker's steps are written out, without the procedure. Within the
+-- transaction their order does not matter. The step that will be refused comes last.
 
 -------------------------------------------------- the lease expires while the worker is at work
 \echo
@@ -211,8 +212,8 @@ SELECT applied FROM queen_kv_put_if_absent(:'run', 'charge:ORD-7', '{"chargeId":
 SELECT settled FROM queen_ack(:'lease_id', transaction_ids => ARRAY['order-ORD-7']) \gset
 COMMIT;
 
--- The worker cannot know that this went through. It may repeat the acknowledgement, and it may
--- repeat the whole.
+-- The worker cannot know that this was committed. It may repeat the acknowledgement, or it may repeat
+-- the whole transaction.
 SELECT pg_temp.ok(settled = 0 AND already = 1, 'the same acknowledgement again does no harm')
 FROM queen_ack(:'lease_id', transaction_ids => ARRAY['order-ORD-7']);
 
@@ -228,7 +229,7 @@ SELECT pg_temp.ok(array_agg(charge_id) = ARRAY['ch_ORD-7'], 'and the order is ch
 FROM charges WHERE order_id = 'ORD-7';
 
 ------------------------------------------------------------------ two workers race for one order
--- A second group makes two workers hold the same order at the same time.
+-- With a second group, two workers hold one order at the same time.
 \echo
 \echo 'two workers race for one order (the ERROR is the loser)'
 SELECT pg_temp.ok(queen_subscribe(:'run', 'rival'), 'a rival joins, for new orders only');
@@ -271,8 +272,8 @@ SELECT pg_temp.ok(applied, 'a late redelivery would charge again: choose a ttl b
 FROM queen_kv_put_if_absent(:'run', 'charge:ORD-9', '{"chargeId": "ch_ORD-9_again"}', ttl => '1 hour');
 
 ------------------------------------------------------------------------------- the bundle form
--- One call instead of several statements, and one answer instead of an error: a lost race is an
--- everyday event. The effect here is a message to another queue.
+-- One call instead of several statements, and an answer instead of an error when a worker loses the
+-- race. The effect here is a message to another queue.
 \echo
 \echo 'the same in one call: queen_tx_commit'
 SELECT status FROM queen_push(:'run', '{"orderId": "ORD-10", "cents": 1009}', transaction_id => 'order-ORD-10') \gset
@@ -305,7 +306,8 @@ SELECT pg_temp.ok(settled = 1 AND already = 0, 'the loser''s acknowledgement was
 FROM queen_ack(:'rival_lease_id', transaction_ids => ARRAY['order-ORD-10']);
 
 ------------------------------------------------------------------------------------ cleaning up
--- Markers are rows of their own and survive their queue. They would expire; this does not wait.
+-- Markers belong to no queue, and stay when the queue is deleted. They would expire by themselves; the
+-- script does not wait for that.
 \echo
 \echo cleaning up
 SELECT array_agg('charge:ORD-' || n) AS keys FROM generate_series(1, 10) AS n \gset
@@ -317,7 +319,7 @@ SELECT pg_temp.ok(NOT EXISTS (SELECT FROM queen_messages WHERE queue IN (:'run',
 SELECT pg_temp.ok(bool_and(NOT found), 'no marker is left') FROM queen_kv_get_many(:'run', :'keys');
 
 ---------------------------------------------------------------------------------------- verdict
--- The number is part of the verdict: a check that was never reached must not count as passed.
+-- The verdict compares the number of checks: a check that was never reached must not count as passed.
 \set expected 36
 \set held 0
 SELECT count(*) FILTER (WHERE holds) AS held FROM checks \gset

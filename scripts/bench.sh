@@ -1,22 +1,23 @@
 #!/usr/bin/env bash
 # Measures queen_mq beside pgmq and a textbook table, on a server of its own:
 #   scripts/bench.sh [OPTION...]
-# Without options it takes about 15 minutes; `scripts/bench.sh --help` lists the options of the
-# driver, --quick and --only for instance. Results and plots go to target/bench/.
+# Without options it takes about 15 minutes. `scripts/bench.sh --help` lists the options of the driver,
+# for instance --quick and --only. Results and plots go to target/bench/.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 choose_pg_config
-# Only what is built for release is worth measuring, whatever PROFILE says.
+# Always measure the release build, whatever PROFILE says.
 PROFILE=release scripts/install.sh
 describe_pg
 . scripts/cluster.sh
 
 say "building the driver"
-# Not in target/release: the driver is a workspace of its own, with another set of features.
+# The driver is a workspace of its own, with other features of its dependencies. So it does not share
+# target/release.
 driver=target/driver
 cargo build --quiet --release --locked --manifest-path bench/Cargo.toml --target-dir $driver
 
 say "starting a throw-away server"
-# Durable, as in production, and without a checkpoint in the middle of a measurement.
+# Commits are durable, as in production. No checkpoint falls into a measurement.
 cluster_start bench "shared_preload_libraries = 'queen_mq'" "max_connections = 400" \
   "shared_buffers = 1GB" "max_wal_size = 8GB" "checkpoint_timeout = 30min" \
   "fsync = on" "synchronous_commit = on"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs the SQL of a documentation page, and compares what it prints with what the page shows.
+# Runs the SQL of a documentation page. Fails if it prints something else than the page shows.
 #
 #   scripts/check-docs.sh PAGE WORK PSQL...
 #
-# PSQL is the command that connects to an empty database with the extension; WORK is a directory for
-# the script, its output, and the page as it should be. ACCEPT=1 writes the output into the page, to
-# be read before it is committed. docs.awk says what a page looks like.
+# PSQL is the command that connects to an empty database with the extension. WORK is a directory for the
+# script, its output, and the page as it should be. ACCEPT=1 writes the output into the page; read it
+# before you commit it. docs.awk says what a page looks like.
 set -euo pipefail
 [ $# -ge 3 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 2; }
 
@@ -15,7 +15,7 @@ shift 2
 blocks=$(dirname "${BASH_SOURCE[0]}")/docs.awk
 
 awk -f "$blocks" "$page" >"$name.sql"
-# A page that creates the extension begins before it exists.
+# If the page itself creates the extension, start without it.
 if grep -q '^CREATE EXTENSION queen_mq' "$name.sql"; then
   "$@" -c 'DROP EXTENSION queen_mq'
 fi

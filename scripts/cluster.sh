@@ -1,17 +1,18 @@
 # shellcheck shell=bash
-# A throw-away PostgreSQL cluster; sourced after lib.sh, never run.
+# A throw-away PostgreSQL cluster. Scripts source this file after lib.sh; do not run it.
 #
-#   cluster_start NAME ['setting = value'...]   creates and starts it, and points psql, libpq and
-#                                               the tests of tests/concurrency to it
-#   cluster_up                                  starts it again, after a crash for instance
-#   cluster_stop                                stops and removes it; called on every way out
+#   cluster_start NAME ['setting = value'...]   creates and starts the cluster; psql, libpq and the
+#                                               tests of tests/concurrency then connect to it
+#   cluster_up                                  starts the cluster again, for instance after a crash
+#   cluster_stop                                stops and removes it; runs whenever the script ends
 #
-# It listens on a Unix socket alone, trusts whoever may enter the socket's directory, and lives in
-# target/NAME, or in /tmp where the server needs another user than the owner of this tree.
+# The cluster listens only on a Unix socket. Every user who may enter the socket's directory may connect,
+# without a password. Its files are in target/NAME.…, or in /tmp if the server runs as another user than
+# the owner of this tree.
 
-# PostgreSQL refuses to run as root. A user namespace in which root's id is another number needs
-# neither sudo nor a change of owner; inside a container it may be forbidden, and then the server
-# runs as the real user postgres.
+# PostgreSQL refuses to run as root. In a user namespace, root can have another number as its id; that
+# needs no sudo and no change of owners. A container may forbid user namespaces. Then the server runs
+# as the user postgres.
 server_user=postgres
 id -u "$server_user" >/dev/null 2>&1 || server_user=nobody
 if [ "$(id -u)" != 0 ]; then
@@ -36,7 +37,7 @@ as_server() {
 cluster_start() {
   local name=$1
   shift
-  # The path of a socket is limited to 107 bytes, and this tree may lie deep.
+  # The path of a socket has at most 107 bytes, and the path of this tree may be long.
   cluster_socket=$(mktemp -d /tmp/queen_mq.XXXXXX)
   at_exit cluster_stop
   if [ $server_mode = runuser ]; then
@@ -59,7 +60,7 @@ cluster_start() {
     [ $# = 0 ] || printf '%s\n' "$@"
   } >>"$cluster_dir/pg/postgresql.conf"
 
-  # No setting of the caller's own databases may leak in.
+  # The caller's own PG… variables must not change what the script connects to.
   local variable
   for variable in $(compgen -e PG | grep -vE '^(PG_|PGRX)'); do unset "$variable"; done
   export PGHOST=$cluster_socket PGPORT=5432 PGUSER=postgres PGDATABASE=postgres
@@ -68,9 +69,9 @@ cluster_start() {
   cluster_up || { tail -20 "$cluster_log"; die "the server did not start"; }
 }
 
-# cluster_up: starts the server that cluster_start made; again after a crash, for instance.
+# cluster_up: starts the server of the cluster, also again after a crash.
 cluster_up() {
-  # The log is opened here, so that it is in target/ whoever the server runs as.
+  # The shell opens the log, so it is in target/ even if the server's user may not write there.
   as_server "$PG_BIN/pg_ctl" --pgdata "$cluster_dir/pg" --wait --silent start >>"$cluster_log" 2>&1
 }
 

@@ -11,5 +11,5 @@ cluster_start demo "shared_preload_libraries = 'queen_mq'"
 "$PG_BIN/psql" -Xq -v ON_ERROR_STOP=1 -c 'CREATE EXTENSION queen_mq'
 
 say "running examples/exactly_once.sql"
-# Both streams in one, so that the errors the example provokes stand where they belong.
+# Both streams go into one, so the errors that the example provokes appear in their place.
 "$PG_BIN/psql" -X -v ON_ERROR_STOP=1 -f examples/exactly_once.sql 2>&1

@@ -1,10 +1,11 @@
-# The SQL of a documentation page, and what it prints. check-docs.sh calls this twice.
+# Reads a documentation page. check-docs.sh calls this twice: to get the SQL of the page, and to put what
+# the SQL has printed into the page.
 #
 #   awk -f docs.awk PAGE              the page's ```sql blocks, as one script for psql
 #   awk -v output=FILE -f docs.awk PAGE  the page, with what psql has printed in its ```text blocks
 #
-# A ```text block that follows a ```sql block, with nothing but empty lines between, is what psql
-# prints for it. A ```sql block whose first line is "-- refused" has to end in an error.
+# If a ```text block follows a ```sql block, with only empty lines between them, it shows what psql prints
+# for the ```sql block. A ```sql block whose first line is "-- refused" must print an error.
 
 function refused(line) { return line ~ /^-- refused/ }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds queen_mq and installs it into the PostgreSQL of PG_CONFIG.
-# PROFILE=debug builds with assertions and without optimisation; the default is release.
-# WITH_TESTS=1 builds the functions of #[pg_test] in as well; this is what pgrx-tests calls in place of
-# cargo-pgrx, with arguments that say nothing else.
+# PROFILE=debug builds with assertions and without optimisation. The default is release.
+# With WITH_TESTS=1, the library also has the functions of #[pg_test]. pgrx-tests calls this script so, in
+# place of cargo-pgrx, with arguments that ask for the same; the script ignores them.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 choose_pg_config
 scripts/setup.sh
@@ -19,8 +19,8 @@ mkdir -p "$package"
 cargo pgrx package "${build[@]}" --pg-config "$PG_CONFIG" "${CARGO_FEATURES[@]}" \
   --out-dir "$package" >"$package.log" || { cat "$package.log"; die "the build failed"; }
 
-# Not `cargo pgrx install`: with sudo it overwrites the library in place, under the servers that
-# have it mapped. install(1) makes a new file, and needs no rights where none are needed.
+# Not `cargo pgrx install`: with sudo it overwrites the library in place, while running servers have it
+# mapped. install(1) makes a new file. It runs as root only if the directories cannot be written without.
 say "installing into $("$PG_CONFIG" --pkglibdir) and $("$PG_CONFIG" --sharedir)/extension"
 put=()
 [ -w "$("$PG_CONFIG" --pkglibdir)" ] && [ -w "$("$PG_CONFIG" --sharedir)/extension" ] || put=(as_root)

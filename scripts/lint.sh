@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Every check that needs no running server. A tool that cannot be installed is a failure.
+# Runs every check that needs no running server. If a tool cannot be installed, lint fails.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 choose_pg_config
 scripts/setup.sh
 describe_pg
 
-# The linters come as binary wheels, at the versions of lint-tools.txt, into an environment that is
-# made anew when that list changes.
+# The linters are binary wheels, at the versions of lint-tools.txt. They are in a Python environment of
+# their own, which is made anew when that list changes.
 tools=target/tools/lint
 list=scripts/lint-tools.txt
 if ! cmp -s "$list" "$tools/installed.txt"; then
@@ -29,16 +29,16 @@ check() {
   "$@" || failures+=("$name")
 }
 
-# The install script as PostgreSQL will run it. Whoever creates the extension runs it with all
-# rights, so that a name without its schema would be a way in.
+# pgspot checks the install script as PostgreSQL runs it, with the rights of a superuser. If a name in it
+# had no schema, another role could put an object of that name in front, and run code as a superuser.
 install_script() {
   local script=target/install-script.sql
   cargo pgrx schema --pg-config "$PG_CONFIG" "${CARGO_FEATURES[@]}" --out "$script" >/dev/null &&
     "$tools/bin/pgspot" "$script"
 }
 
-# A script that upgrades the extension ends as the install script does: with sql/grants.sql, which hands
-# what is new to the extension's owner and takes it from PUBLIC.
+# Every upgrade script must end with sql/grants.sql, as the install script does. It gives new objects to
+# the extension's owner, and takes from PUBLIC the right to call new routines.
 upgrade_scripts() {
   local script
   for script in sql/queen_mq--*--*.sql; do
@@ -55,6 +55,7 @@ check "clippy" cargo clippy --quiet --workspace --all-targets "${CARGO_FEATURES[
 check "rustfmt, bench" cargo fmt --manifest-path bench/Cargo.toml --check
 check "clippy, bench" cargo clippy --quiet --manifest-path bench/Cargo.toml --all-targets \
   --target-dir target/driver --locked -- -D warnings
+check "tidy" cargo test --quiet --package queen-tidy
 check "licences and sources" "$tools/bin/cargo-deny" --log-level warn check bans licenses sources
 check "typos" "$tools/bin/typos"
 check "shellcheck" "$tools/bin/shellcheck" -x scripts/*.sh .ci/run

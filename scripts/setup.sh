@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Installs what a build needs and is missing, and says so. On a machine that has everything it
-# only looks.
+# Installs what a build needs and the machine does not have, and says so. If nothing is missing, it
+# changes nothing.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 choose_pg_config
 
 command -v cargo >/dev/null || die "there is no cargo: install Rust 1.89 or later (https://rustup.rs)"
 
 packages=()
-# Rust links with the C compiler, and crates of pgrx and cargo-pgrx compile some C.
+# Rust links with the C compiler, and crates that pgrx and cargo-pgrx use compile some C.
 command -v cc >/dev/null || packages+=(gcc libc6-dev)
 if ! usable "$PG_CONFIG"; then
   [ "$PG_CONFIG" = "$DEBIAN_PG_CONFIG" ] ||
     die "$PG_CONFIG: the server or its headers ($("$PG_CONFIG" --includedir-server)) are missing"
-  # The second brings the libclang that generates pgrx's bindings from the headers.
+  # postgresql-server-dev-15 also installs libclang, with which pgrx makes its bindings from the headers.
   packages+=(postgresql-15 postgresql-server-dev-15)
 fi
 [ ${#packages[@]} = 0 ] || apt_install "${packages[@]}" ||
@@ -21,14 +21,15 @@ describe_pg
 
 if [ "$(cargo-pgrx pgrx --version 2>/dev/null || true)" != "cargo-pgrx $PGRX_VERSION" ]; then
   say "installing cargo-pgrx $PGRX_VERSION into target/tools (two minutes, once)"
-  # A debug build takes a third of the time and is fast enough. The feature left out is native TLS,
-  # for downloads of PostgreSQL that are not made here.
+  # A debug build takes a third of the time and is fast enough. It leaves out native TLS, which cargo-pgrx
+  # needs only to download PostgreSQL.
   cargo install --quiet --locked --debug --no-default-features --force \
     cargo-pgrx --version "$PGRX_VERSION" --root target/tools
 fi
 
-# What `cargo pgrx init` would write: which pg_config each major is built with. Other majors stay,
-# and an unchanged file keeps its time, as pgrx is compiled anew when it changes.
+# Write what `cargo pgrx init` would write: which pg_config each major version is built with. The lines of
+# other versions stay. Cargo compiles pgrx anew when the file is newer, so an unchanged file is not
+# written.
 mkdir -p "$PGRX_HOME"
 config=$PGRX_HOME/config.toml
 wanted=$(

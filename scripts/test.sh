@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
-# Runs the tests and closes with `N passed, N failed`.
+# Runs the tests. The last line is `N passed, N failed`.
 #
-#   scripts/test.sh [PART...]                      engine, layer, sql, isolation, concurrency, example, docs;
-#                                                  all of them without a name
-#   TESTS='settle kv' scripts/test.sh sql          only these files of the part
-#   ACCEPT=1 TESTS=settle scripts/test.sh sql      take what they print as expected
-#   ACCEPT=1 scripts/test.sh docs                  the same for what the pages show
+#   scripts/test.sh [PART...]                      tidy, engine, layer, sql, isolation, concurrency, example,
+#                                                  docs; all of them without a name
+#   TESTS='settle kv' scripts/test.sh sql          only these files of the part (of layer: only
+#                                                  tests with one of these in their names)
+#   ACCEPT=1 TESTS=settle scripts/test.sh sql      writes what the tests print into their expected output
+#   ACCEPT=1 scripts/test.sh docs                  writes what the SQL prints into the pages
 #
-# Installs a debug build, whose assertions are on, into the PostgreSQL of PG_CONFIG. PROFILE=release
-# tests what users get, and `make install` puts that back.
+# Installs a debug build, with assertions, into the PostgreSQL of PG_CONFIG; `make install` puts a release
+# build back. PROFILE=release tests the release build, which users get.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 choose_pg_config
 export PROFILE=${PROFILE:-debug}
-[ $# -gt 0 ] || set -- engine layer sql isolation concurrency example docs
+[ $# -gt 0 ] || set -- tidy engine layer sql isolation concurrency example docs
+read -ra only <<<"${TESTS:-}"
 out=target/test
 mkdir -p "$out"
 
@@ -27,7 +29,7 @@ not_ok() {
   echo "FAILED: $1"
 }
 
-# Whatever ends the run, its totals are the last line; a run that was cut short has failed.
+# The totals are the last line, however the run ends. A run that did not come to its end has failed.
 complete=no
 totals() {
   local status=$1
@@ -38,21 +40,22 @@ totals() {
 }
 at_exit totals
 
-# psql DATABASE [OPTION...], without the caller's language, time zone and ~/.psqlrc. A test that
-# hangs is stopped: the slowest takes seconds.
+# psql DATABASE [OPTION...]: without the caller's language, time zone and ~/.psqlrc. The slowest test
+# takes seconds, so after 300 seconds psql is stopped.
 psql() {
   local database=$1
   shift
   LC_ALL=C.UTF-8 PGTZ=UTC timeout 300 "$PG_BIN/psql" --no-psqlrc --quiet --dbname "$database" "$@"
 }
 
-# fresh_database NAME: an empty database with the extension.
+# fresh_database NAME: makes an empty database with the extension.
 fresh_database() {
   psql postgres -c "SET client_min_messages = error" -c "DROP DATABASE IF EXISTS \"$1\"" \
     -c "CREATE DATABASE \"$1\"" && psql "$1" -c 'CREATE EXTENSION queen_mq'
 }
 
-# cargo_tests PACKAGE [OPTION...]: counts what cargo test reports; to report nothing is a failure, too.
+# cargo_tests PACKAGE [OPTION...]: adds what cargo test reports to the totals. If it reports no test, that is
+# a failure, too.
 cargo_tests() {
   local log=$out/$1.log status=0 p f
   ${as:-} timeout 1500 cargo test --no-fail-fast --package "$@" 2>&1 | tee "$log" || status=1
@@ -64,8 +67,8 @@ cargo_tests() {
   fi
 }
 
-# golden KIND INPUT EXPECTED COMMAND...: what COMMAND prints for INPUT, in a database of its own
-# called test_KIND, has to be EXPECTED. Without an expected output the test fails.
+# golden KIND INPUT EXPECTED COMMAND...: runs COMMAND on INPUT, in a new database test_KIND. What it prints
+# must be the content of EXPECTED. If there is no such file, the test fails.
 golden() {
   local kind=$1 input=$2 expected=$3 name actual
   shift 3
@@ -86,7 +89,8 @@ golden() {
   fi
 }
 
-# all_golden KIND INPUTS EXPECTED SUFFIX COMMAND...: for each file of a directory, or those of TESTS.
+# all_golden KIND INPUTS EXPECTED SUFFIX COMMAND...: calls golden for each file of the directory INPUTS, or
+# for those that TESTS names.
 all_golden() {
   local kind=$1 inputs=$2 expected=$3 suffix=$4 file name
   shift 4
@@ -100,13 +104,14 @@ all_golden() {
   done
 }
 
-# The layer over PostgreSQL by itself: #[pg_test] functions, which run inside a server that pgrx-tests
-# makes and starts. It calls CARGO_PGRX to build and install the library with these functions in it.
+# Tests the layer over PostgreSQL by itself, with #[pg_test] functions. They run inside a server that
+# pgrx-tests makes and starts. pgrx-tests calls CARGO_PGRX to build the library with these functions, and
+# to install it.
 test_layer() {
   . scripts/cluster.sh
   local data=$ROOT/target/layer
   if [ $server_mode = runuser ]; then
-    # pgrx-tests asks sudo to be another user, which root need not have.
+    # pgrx-tests changes the user with sudo. Root may not have sudo, so this is a sudo that calls runuser.
     mkdir -p "$out/bin"
     printf '#!/bin/sh\nshift 2\nexec runuser -u %s -- env "$@"\n' $server_user >"$out/bin/sudo"
     chmod +x "$out/bin/sudo"
@@ -115,13 +120,15 @@ test_layer() {
     export PATH=$ROOT/$out/bin:$PATH CARGO_PGRX_TEST_RUNAS=$server_user
   fi
   rm -rf "$data/pg"
-  # A backtrace is asked for, so that a test can see that none is made.
+  # Asks for backtraces, so that a test can check that errors have none.
   WITH_TESTS=1 CARGO_PGRX=$ROOT/scripts/install.sh CARGO_PGRX_TEST_PGDATA=$data/pg RUST_BACKTRACE=1 \
-    USER=${USER:-$(id -un)} as=as_layer cargo_tests queen_mq --lib "${CARGO_FEATURES[@]}" --features pg_test
+    USER=${USER:-$(id -un)} as=as_layer cargo_tests queen_mq --lib "${CARGO_FEATURES[@]}" --features pg_test \
+    -- "${only[@]}"
   rm -rf "$data"
 }
 
-# as_layer COMMAND...: as the user of the server, except where sudo makes the change.
+# as_layer COMMAND...: runs the command as the user of the server, unless pgrx-tests changes the user with
+# sudo.
 as_layer() { if [ "$server_mode" = runuser ]; then "$@"; else as_server "$@"; fi; }
 
 test_sql() {
@@ -129,8 +136,8 @@ test_sql() {
     env LC_ALL=C.UTF-8 PGTZ=UTC "$PG_BIN/psql" --no-psqlrc --quiet --echo-all --dbname test_sql
 }
 
-# Sessions whose steps interleave, in the language of PostgreSQL's own isolation tests. The program
-# that runs them comes with the server headers or the client package.
+# Sessions whose steps interleave, in the language of PostgreSQL's own isolation tests. The program that
+# runs them is in the package of the server headers, or in that of the client.
 test_isolation() {
   all_golden isolation tests/isolation/specs tests/isolation/expected .spec \
     "$("$PG_CONFIG" --pgxs | sed 's|/makefiles/pgxs.mk$|/test/isolation/isolationtester|')" dbname=test_isolation
@@ -140,10 +147,11 @@ test_concurrency() {
   # One of the tests goes through a pooler.
   [ -x /usr/sbin/pgbouncer ] || [ -x /usr/bin/pgbouncer ] || apt_install pgbouncer ||
     die "install PgBouncer"
-  cargo_tests queen-tests
+  cargo_tests queen-tests "${only[@]/#/--test=}"
 }
 
-# leftovers DATABASE: what a run of the example has left: tables, and rows of the extension's own.
+# leftovers DATABASE: prints what a run of the example has left: its tables, and rows in the extension's
+# tables.
 leftovers() {
   local table rows
   psql "$1" -At -c "SELECT oid::regclass FROM pg_class WHERE relname IN ('charges', 'deliveries', 'checks')"
@@ -155,7 +163,7 @@ leftovers() {
   done
 }
 
-# example_leaves_nothing NAME: after that run.
+# example_leaves_nothing NAME: tests that the run NAME has left nothing.
 example_leaves_nothing() {
   local rest
   rest=$(leftovers test_example)
@@ -173,7 +181,7 @@ test_example() {
   fi
   example_leaves_nothing "the example"
 
-  # A false check and a statement that fails must both end in a failure, and clean up as well.
+  # With a false check, or a statement that fails, the example must fail, and must clean up as well.
   for broken in 's/count(\*) = 5/count(*) = 4/' "s/status => 'failed'/status => 'no such status'/"; do
     sed "$broken" examples/exactly_once.sql >"$out/broken.sql"
     if cmp -s "$out/broken.sql" examples/exactly_once.sql; then
@@ -187,11 +195,13 @@ test_example() {
   done
 }
 
-# The SQL of each page, run in order in one database, prints what the page shows.
+# Runs the SQL of each page, in order, in a new database. It must print what the page shows.
 test_docs() {
-  local page
+  local page name
   for page in README.md docs/*.md docs/reference/*.md; do
+    name=$(basename "$page" .md)
     grep -q '^```sql$' "$page" || continue
+    [[ " ${TESTS:-$name} " == *" $name "* ]] || continue
     if fresh_database test_docs && scripts/check-docs.sh "$page" "$out" \
       env LC_ALL=C.UTF-8 PGTZ=UTC timeout 300 "$PG_BIN/psql" --no-psqlrc --quiet --dbname test_docs; then
       ok "the SQL in $page"
@@ -205,13 +215,19 @@ scripts/setup.sh
 describe_pg
 for part; do
   case $part in
-    engine) cargo_tests queen-engine ;;
+    tidy) cargo_tests queen-tidy ;;
+    engine)
+      cargo_tests queen-engine
+      # The pictures of the docs are those that the program draws.
+      cargo_tests queen-drawings
+      ;;
     layer) test_layer ;;
     sql | isolation | concurrency | example | docs)
       if [ -z "${cluster_dir:-}" ]; then
         scripts/install.sh
         . scripts/cluster.sh
-        # The worker is tested on servers of its own; here it would do what the tests wait for.
+        # No worker serves this cluster: it would move timers and sweep while a test waits to do so itself.
+        # The tests of the worker start servers of their own.
         cluster_start test "shared_preload_libraries = 'queen_mq'" "fsync = off" \
           "queen_mq.databases = 'none of these'"
       fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the concurrency torture:  scripts/torture.sh [SECONDS [OPTION...]]
-# `scripts/torture.sh 60 --help` lists its options, the number of producers for instance.
+# `scripts/torture.sh 60 --help` lists its options, for instance the number of producers.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 choose_pg_config
 PROFILE=${PROFILE:-debug} scripts/install.sh

@@ -1,54 +1,54 @@
--- What \df+ and \d+ tell. The reference is in the functions' documentation.
+-- What psql's \df+ shows for functions. The full reference is in docs/reference.
 
 COMMENT ON FUNCTION queen_configure IS
-    'Create a queue or change its options (NULL keeps, unset puts back to the default); returns the options in effect';
+    'Create a queue, or change its options (NULL keeps an option, unset sets it back to its default). Returns the options in effect.';
 COMMENT ON FUNCTION queen_delete_queue IS
-    'Remove a queue with its log, groups, leases and dead letters; returns the number of messages removed';
+    'Delete a queue with its messages, groups, leases, timers and dead letters. Returns the number of messages.';
 COMMENT ON FUNCTION queen_push IS
-    'Append one message to a partition of a queue; a transaction_id seen within the dedup window is a duplicate';
+    'Append a message to a partition of a queue. A transaction_id that was pushed within the dedup_window is a duplicate, and nothing is stored.';
 COMMENT ON FUNCTION queen_push_batch IS
-    'Append messages to one partition of a queue, in order; one row for each';
+    'Append messages to one partition of a queue, in order. Returns a row for each message.';
 COMMENT ON FUNCTION queen_push_items IS
-    'Append messages to several queues and partitions: [{"queue","payload","partition"?,"transactionId"?,"headers"?}]';
+    'Append messages to several queues and partitions. items: [{"queue","payload","partition"?,"transactionId"?,"headers"?}]. Returns a row for each message.';
 COMMENT ON FUNCTION queen_pop IS
-    'Take messages for a consumer group (NULL: queue mode) and hold them under a lease';
+    'Get messages for a consumer group (NULL: queue mode), and hold them under a lease. Settle them with queen_ack or queen_settle.';
 COMMENT ON FUNCTION queen_ack IS
-    'Settle messages of a lease (all that is left, or those named) as completed, failed, retry or dead_letter; a lost lease raises QN001 to QN004';
+    'Settle messages of a lease (those named, or all that it still holds) as completed, failed, retry or dead_letter. If the lease is not valid any more, error QN001 to QN004.';
 COMMENT ON FUNCTION queen_settle IS
-    'Settle a mixed batch of one lease: [{"messageId"|"transactionId","partition"?,"status","error"?}]';
+    'Settle messages of one lease with different results: [{"messageId"|"transactionId","partition"?,"status","error"?}]. Returns a row for each message.';
 COMMENT ON FUNCTION queen_extend IS
-    'Hold on to a lease for longer; never shortens, never revives; returns when it ends';
+    'Prolong a lease, and return the moment at which it ends. Never shortens a lease, never revives an expired one.';
 COMMENT ON FUNCTION queen_subscribe IS
-    'Register a consumer group: mode new, all, or from a time; false if it existed';
+    'Register a consumer group: in mode new or all, or from a time. Returns false if the group exists, and then changes nothing.';
 COMMENT ON FUNCTION queen_tx_commit IS
-    'Settle, push and write markers, all or nothing, inside the caller''s transaction';
+    'Settle, push, write markers and set timers, all or nothing, in the caller''s transaction. A refusal is an answer, not an error.';
 COMMENT ON FUNCTION queen_mq.group_figures IS
-    'Behind the view queen_groups';
+    'The rows of the view queen_groups';
 COMMENT ON FUNCTION @extschema@.queen_unsubscribe(text, text) IS
-    'Remove a consumer group; whoever holds a lease of it has lost it.';
+    'Remove a consumer group (NULL: queue mode). A lease of the group is lost: settling under it is QN002.';
 COMMENT ON FUNCTION @extschema@.queen_seek(text, text, text, timestamptz, text) IS
-    'Move a consumer group to the start, the end or a time.';
+    'Move a consumer group (NULL: queue mode) to the start, the end or a time, in one partition or in all. Its leases there are lost. Returns the number of partitions.';
 COMMENT ON FUNCTION @extschema@.queen_purge(text) IS
-    'Remove all messages of a queue; options and groups stay.';
+    'Delete all messages of a queue, and return how many there were. Options, groups, timers and dead letters stay.';
 COMMENT ON FUNCTION @extschema@.queen_dead_letter_replay(bigint) IS
-    'Push a dead letter again, for its own group alone.';
+    'Move a dead letter to the end of its partition, for its own group alone.';
 COMMENT ON FUNCTION @extschema@.queen_dead_letter_purge(text, text, interval) IS
-    'Delete dead letters.';
+    'Delete dead letters of a queue: of one group or of all, of any age or older than an interval. Returns how many.';
 COMMENT ON FUNCTION @extschema@.queen_schedule(text, text, jsonb, interval, timestamptz, text, text, jsonb) IS
-    'Push a message later; one timer for each key.';
+    'Schedule a message that enters the log later. A timer of this key is replaced.';
 COMMENT ON FUNCTION @extschema@.queen_cancel(text, text) IS
-    'Cancel a timer.';
+    'Cancel a timer. Returns false if there is none.';
 COMMENT ON FUNCTION @extschema@.queen_metrics() IS
-    'Figures of every queue and consumer group.';
+    'Figures of every queue and every consumer group, a row for each';
 COMMENT ON FUNCTION @extschema@.queen_prometheus() IS
-    'The same in the text format that Prometheus scrapes.';
+    'The figures of queen_metrics in the text format that Prometheus scrapes';
 COMMENT ON FUNCTION @extschema@.queen_sweep(integer) IS
-    'Tidy up: what the background worker does, from any scheduler.';
+    'Sweep for about max_ms milliseconds: delete what is old, and move due timers into the log. Only needed where no background worker runs.';
 COMMENT ON FUNCTION queen_mq.queue_figures IS
-    'Behind the view queen_queues';
+    'The rows of the view queen_queues';
 COMMENT ON FUNCTION queen_mq.live_leases IS
-    'Behind the view queen_leases';
+    'The rows of the view queen_leases';
 COMMENT ON FUNCTION @extschema@.queen_worker_start() IS
-    'Start a background worker for this database, until the server is restarted.';
+    'Start a background worker for this database. It runs until it is terminated or the server stops. Returns false if one runs, or if none can be started.';
 COMMENT ON PROCEDURE @extschema@.queen_wait(text, text, interval, boolean) IS
-    'Wait for something to pop, outside of any transaction.';
+    'Wait, outside of any transaction, until there is something for a consumer group to pop. Pops nothing.';

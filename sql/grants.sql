@@ -1,10 +1,11 @@
--- The end of every script of the extension, also of those that upgrade it. All that the script has
--- made goes to the role that created the extension, and PUBLIC loses every right to it.
+-- The end of every script of the extension: of the install script and of every upgrade script. It
+-- gives all objects of the extension to the role that created the extension, and takes from PUBLIC
+-- the right to call its routines.
 --
--- The script of a trusted extension runs as the superuser of the cluster's creation. If that role
--- kept the objects, then all that other roles can make them run, a trigger, a default or an
--- operator, would run with its rights. With this, it runs with the rights of the role that created
--- the extension.
+-- PostgreSQL runs the script of a trusted extension as the superuser that initdb made, so at first
+-- that superuser owns the objects. Other roles can make an object run code: a trigger, a default or
+-- an operator. This code runs with the owner's rights. So the owner must be the role that created
+-- the extension, and not the superuser.
 DO $$
 DECLARE
     member pg_catalog.record;
@@ -36,7 +37,7 @@ BEGIN
           AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
           AND (d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
                OR d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass
-               -- A sequence of a column goes with its table.
+               -- The sequence of a column changes its owner with its table.
                OR c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'v', 'S']::pg_catalog."char"[])
                   AND NOT EXISTS (
                       SELECT FROM pg_catalog.pg_depend o

@@ -1,15 +1,17 @@
--- A dump keeps granted rights, but not the owner of the extension: if another role restores the
--- dump, that role owns the extension. So the owner's name is dumped as data. Where the dump is
--- restored, a trigger grants the role of that name what it could do as the owner. From then on it
--- has these rights by grants, which dumps keep, and the trigger deletes its name here.
+-- A dump keeps granted rights, but not the owner of the extension. The role that restores the dump
+-- owns the extension there. So this table holds the owner's name, and pg_dump dumps it as data. When
+-- the name is restored, a trigger grants the role of that name all that it could do as the owner.
+-- From then on the role has these rights by grants, which dumps keep. So the trigger deletes the
+-- role's name here.
 
 CREATE TABLE queen_mq.owner (
     role_name text COLLATE "C" NOT NULL
 );
--- No key: a dump must not collide with the row that is here. REPLICA IDENTITY FULL: a publication
--- for all tables must not forbid changes of it.
+-- The table has no key, because the row of a dump must not collide with the row that is here. A
+-- publication for all tables forbids changes of a table without a key, unless it has REPLICA
+-- IDENTITY FULL.
 ALTER TABLE queen_mq.owner REPLICA IDENTITY FULL;
-COMMENT ON TABLE queen_mq.owner IS 'The role that owns the extension, for dumps; the sweep keeps it true';
+COMMENT ON TABLE queen_mq.owner IS 'The name of the role that owns the extension, for dumps. The sweep corrects it after a change of the owner.';
 INSERT INTO queen_mq.owner
 SELECT pg_catalog.pg_get_userbyid(e.extowner)
 FROM pg_catalog.pg_extension e WHERE e.extname OPERATOR(pg_catalog.=) 'queen_mq';
@@ -25,7 +27,7 @@ BEGIN
           AND pg_catalog.pg_get_userbyid(e.extowner)::pg_catalog.text
               OPERATOR(pg_catalog.=) NEW.role_name)
     THEN
-        -- The role is the owner here, too: one row says so.
+        -- The role owns the extension here, too. One row of its name is enough.
         DELETE FROM queen_mq.owner o
         WHERE o.role_name OPERATOR(pg_catalog.=) NEW.role_name
           AND EXISTS (SELECT FROM queen_mq.owner first
@@ -68,7 +70,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queen_mq.grant_to_former_owner() IS
-    'Gives the role that owned the extension where a dump came from its rights back';
+    'Grants the former owner''s rights to the role that owned the extension where a restored dump was made';
 
 CREATE TRIGGER former_owner AFTER INSERT ON queen_mq.owner
     FOR EACH ROW EXECUTE FUNCTION queen_mq.grant_to_former_owner();

@@ -1,6 +1,7 @@
--- What users look at. consumer_group is NULL for queue mode.
+-- The views for users. In all of them, consumer_group is NULL for queue mode.
 
--- Operators and functions are those of PostgreSQL, whatever the schema of the extension holds.
+-- With this search_path, operators and functions in the views are those of PostgreSQL, even if the
+-- schema of the extension has others of these names.
 SET LOCAL search_path TO pg_catalog, pg_temp;
 
 CREATE VIEW @extschema@.queen_messages AS
@@ -15,7 +16,7 @@ FROM queen_mq.segment s
 JOIN queen_mq.queue q ON q.id = s.queue_id
 CROSS JOIN LATERAL unnest(s.payloads, s.transaction_ids, s.headers)
     WITH ORDINALITY AS m(payload, transaction_id, headers, place);
-COMMENT ON VIEW @extschema@.queen_messages IS 'Every retained message';
+COMMENT ON VIEW @extschema@.queen_messages IS 'Every message in the log, settled or not';
 
 CREATE VIEW @extschema@.queen_dead_letters AS
 SELECT id AS dead_letter_id,
@@ -32,12 +33,12 @@ SELECT id AS dead_letter_id,
        created_at,
        failed_at
 FROM queen_mq.dead_letter;
-COMMENT ON VIEW @extschema@.queen_dead_letters IS 'Messages that a consumer group gave up on, with their payload';
+COMMENT ON VIEW @extschema@.queen_dead_letters IS 'Messages that a consumer group has given up, with their payload';
 
 CREATE VIEW @extschema@.queen_groups AS
 SELECT queue, consumer_group, pending, in_flight, retrying, dead_letters, oldest_pending_age, last_pop_at
 FROM queen_mq.group_figures();
-COMMENT ON VIEW @extschema@.queen_groups IS 'Consumer groups: what is pending, in flight, waiting for a retry, dead';
+COMMENT ON VIEW @extschema@.queen_groups IS 'Consumer groups: how many messages are pending, in flight, waiting for a retry, or dead letters';
 
 CREATE VIEW @extschema@.queen_queues AS
 SELECT q.name AS queue,
@@ -62,12 +63,12 @@ SELECT q.name AS queue,
        f.groups
 FROM queen_mq.queue_figures() f
 JOIN queen_mq.queue q ON q.name = f.queue;
-COMMENT ON VIEW @extschema@.queen_queues IS 'Queues: options in effect, what waits, and what is kept';
+COMMENT ON VIEW @extschema@.queen_queues IS 'Queues: the options in effect, how many messages wait, and what the log holds';
 
 CREATE VIEW @extschema@.queen_leases AS
 SELECT queue, consumer_group, partition, lease_id, expires_at, messages, delivery_attempt
 FROM queen_mq.live_leases();
-COMMENT ON VIEW @extschema@.queen_leases IS 'Live leases, a row for each partition';
+COMMENT ON VIEW @extschema@.queen_leases IS 'Live leases, a row for each leased partition';
 
 CREATE VIEW @extschema@.queen_timers AS
 SELECT q.name AS queue,
@@ -80,6 +81,6 @@ SELECT q.name AS queue,
 FROM queen_mq.timer t
 JOIN queen_mq.queue q ON q.id = t.queue_id;
 COMMENT ON VIEW @extschema@.queen_timers IS
-    'Messages that enter the log later; a push with a delay has no timer_key';
+    'Messages that enter the log later. A push with a delay has no timer_key.';
 
 SET LOCAL search_path TO @extschema@, pg_temp;

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 pub enum Code {
     /// QN001: the lease ran out.
     LeaseExpired,
-    /// QN002: somebody else was given these messages since.
+    /// QN002: another consumer was given these messages since.
     LeaseSuperseded,
     /// QN003: no such lease.
     LeaseUnknown,
@@ -41,7 +41,7 @@ pub enum Code {
     SerializationFailure,
     /// 53200
     OutOfMemory,
-    /// XX000: stored state that nobody but this extension writes does not read back.
+    /// XX000: state that only the extension writes does not read back.
     Internal,
 }
 
@@ -157,7 +157,7 @@ impl Error {
             .hint("Put back what was changed by hand in schema queen_mq.")
     }
 
-    /// 40001: somebody changed what this transaction's snapshot still shows as it was.
+    /// 40001: another transaction changed what this transaction's snapshot still shows as it was.
     pub fn conflict(what: &str) -> Self {
         Self::new(Code::SerializationFailure, "could not serialize access due to concurrent update")
             .detail(format!("{what} changed after this transaction took its snapshot."))
@@ -187,8 +187,10 @@ impl Error {
 
     /// XX000: state written by the extension does not read back.
     pub fn corrupt(what: impl Into<String>) -> Self {
-        Self::new(Code::Internal, what)
-            .hint("The tables of schema queen_mq are written by the extension alone; restore what was changed by hand.")
+        Self::new(Code::Internal, what).hint(
+            "The tables of schema queen_mq are written by the extension alone; restore what was \
+                 changed by hand.",
+        )
     }
 }
 

@@ -26,6 +26,7 @@ pub extern "C-unwind" fn _PG_init() {
     pg::backtrace::never_capture();
     pg::allocator::prepare();
     settings::register();
+    pg::catalogue::register(&store::schema::EXTENSION);
     pg::planning::register();
     worker::register();
 }

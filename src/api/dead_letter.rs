@@ -5,13 +5,10 @@ use pgrx::prelude::*;
 
 use super::args;
 use super::call::Call;
-use super::group::{hold, no_such_group};
-use crate::broker::push::push_again;
-use crate::error::{Code, Error};
+use crate::broker::dead_letter;
 use crate::pg::clock;
 use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
-use crate::store::dead_letter;
 
 /// Move a dead letter to the tail of its partition, for its own group alone: payload, headers and
 /// transaction_id stay, attempts and failures start anew, and the dedup window is not asked.
@@ -27,24 +24,12 @@ fn queen_dead_letter_replay(
     call: Call,
     dead_letter_id: Option<i64>,
 ) -> TableIterator<'static, (name!(message_id, i64), name!(transaction_id, String))> {
-    let pushed = (|| {
+    let (message, transaction_id) = (|| {
         let id = args::required("dead_letter_id", dead_letter_id)?;
-        call.write(|| {
-            let letter = dead_letter::take(id).ok_or_else(|| no_such_letter(id))?;
-            let (queue, group) = hold(&letter.queue, &letter.group, true)?;
-            let queue = queue.ok_or_else(|| Error::no_such_queue(&letter.queue))?;
-            let group = group.ok_or_else(|| no_such_group(&letter.queue, &letter.group))?;
-            Ok((push_again(&queue, &group, &letter), letter.transaction_id))
-        })
+        call.write(|| dead_letter::replay(id))
     })()
     .or_raise();
-    TableIterator::once(pushed)
-}
-
-fn no_such_letter(id: i64) -> Error {
-    Error::new(Code::UndefinedObject, format!("dead letter {id} does not exist"))
-        .detail("It has been replayed or purged, or never was.")
-        .hint("See the view queen_dead_letters.")
+    TableIterator::once((message.to_sql(), transaction_id))
 }
 
 /// Delete dead letters of `queue`: of `consumer_group` or of all (NULL), of any age or those that

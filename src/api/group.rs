@@ -1,22 +1,16 @@
-//! `queen_subscribe`, `queen_unsubscribe`, `queen_seek`: consumer groups.
+//! `queen_subscribe`, `queen_unsubscribe`, `queen_seek`: the arguments of calls about consumer
+//! groups.
 
 use pgrx::datum::TimestampWithTimeZone;
 use pgrx::prelude::*;
 
 use super::args;
 use super::call::Call;
-use crate::broker::group::register::{Mode, Registration};
-use crate::broker::group::seek;
-use crate::broker::lookup;
-use crate::error::{Code, Error, Result};
+use crate::broker::group::beginning::Mode;
+use crate::broker::group::{register, seek};
+use crate::error::{Error, Result};
 use crate::pg::clock;
 use crate::pg::raise::OrRaise;
-use crate::settings;
-use crate::store::cursor;
-use crate::store::group::{Group, Patience, QUEUE_MODE};
-use crate::store::identity;
-use crate::store::locks;
-use crate::store::queue::Queue;
 
 /// Register `consumer_group` on `queue`, by name: the queue need not exist. `mode` 'new' reads what
 /// commits after the snapshot of this call, 'all' everything retained; `start_at` reads what was
@@ -39,23 +33,9 @@ fn queen_subscribe(
     (|| {
         let queue = args::name("queue", queue)?;
         let group = args::name("consumer_group", consumer_group)?;
-        let mode = Mode::parse(mode, start_at)?;
+        let mode = subscription_mode(mode, start_at)?;
         ordering.map(args::ordering).transpose()?;
-        call.write(|| {
-            let (found, existing) = lookup::queue_and_group(queue, group)?;
-            if found.is_none() && !settings::auto_create() {
-                return Err(Error::no_such_queue(queue));
-            }
-            if existing.is_some() {
-                return Ok(false);
-            }
-            let identity = match &found {
-                Some(queue) => queue.identity,
-                None => identity::current()?,
-            };
-            let new = Registration::prepare(group, found.as_ref(), mode, identity)?;
-            Ok(new.ordered(ordering).write(queue, group, Patience::Wait)?.is_some())
-        })
+        call.write(|| register::subscribe(queue, group, mode, ordering))
     })()
     .or_raise()
 }
@@ -73,13 +53,7 @@ fn queen_unsubscribe(call: Call, queue: Option<&str>, consumer_group: Option<&st
     (|| {
         let queue = args::name("queue", queue)?;
         let group = args::group(consumer_group)?;
-        call.write(|| match hold(queue, group, true)? {
-            (_, None) => Ok(false),
-            (found, Some(group)) => {
-                seek::unsubscribe(found.as_ref(), &group)?;
-                Ok(true)
-            }
-        })
+        call.write(|| register::unsubscribe(queue, group))
     })()
     .or_raise()
 }
@@ -105,30 +79,35 @@ fn queen_seek(
     partition: default!(Option<&str>, "NULL"),
 ) -> i32 {
     (|| {
-        let name = args::name("queue", queue)?;
-        let group_name = args::group(consumer_group)?;
+        let queue = args::name("queue", queue)?;
+        let group = args::group(consumer_group)?;
         let partition = partition.map(|name| args::name("partition", Some(name))).transpose()?;
         let mode = destination(to_position, to_time)?;
-        call.write(|| {
-            loop {
-                let (queue, group) = hold(name, group_name, false)?;
-                let queue = queue.ok_or_else(|| Error::no_such_queue(name))?;
-                let group = group.ok_or_else(|| no_such_group(name, group_name))?;
-                let moved = match partition {
-                    None => seek::seek(&queue, &group, mode)?,
-                    Some(partition) => seek::seek_partition(&queue, &group, partition, mode)?,
-                };
-                if let Some(moved) = moved {
-                    return Ok(moved as i32);
-                }
-                cursor::moved_on()?;
-                pgrx::check_for_interrupts!();
-            }
-        })
+        call.write(|| Ok(seek::seek(queue, group, partition, mode)? as i32))
     })()
     .or_raise()
 }
 
+/// Where a new group begins, from a mode's name and a time, either of which may be missing.
+pub fn subscription_mode(mode: Option<&str>, from: Option<TimestampWithTimeZone>) -> Result<Mode> {
+    match (mode, from.map(clock::moment)) {
+        (None | Some("new"), Some(at)) => Ok(Mode::From(at)),
+        (None | Some("new"), None) => Ok(Mode::New),
+        (Some("all"), None) => Ok(Mode::All),
+        (Some("all"), Some(_)) => Err(Error::invalid(
+            "mode \"all\" does not go with a time",
+            "Both were given.",
+            "Leave out one of them.",
+        )),
+        (Some(other), _) => Err(Error::invalid(
+            format!("unknown subscription mode \"{}\"", args::quoted(other)),
+            "A typing error must not replay or skip a log.",
+            "Use 'new' or 'all', or give a time.",
+        )),
+    }
+}
+
+/// Where a seek goes, from a position's name or a time, exactly one of which must be given.
 fn destination(position: Option<&str>, time: Option<TimestampWithTimeZone>) -> Result<Mode> {
     match (position, time.map(clock::moment)) {
         (Some("start"), None) => Ok(Mode::All),
@@ -145,33 +124,4 @@ fn destination(position: Option<&str>, time: Option<TimestampWithTimeZone>) -> R
             "Say where to in one way.",
         )),
     }
-}
-
-/// The queue and the group, held by shares of [`locks::first_reads`]: before the end of this
-/// transaction no other one purges or removes the queue, or changes how the group is read. `stays`:
-/// shares of [`locks::first_reads_of`], under which no other one moves the group as a whole.
-pub fn hold(queue: &str, group: &str, stays: bool) -> Result<(Option<Queue>, Option<Group>)> {
-    loop {
-        let found = lookup::queue_and_group(queue, group)?;
-        let (Some(queue), Some(group)) = &found else { return Ok(found) };
-        locks::first_reads(queue.id).share();
-        if stays {
-            locks::first_reads_of(group.id).share();
-        }
-        if lookup::is_current(queue, group)? {
-            return Ok(found);
-        }
-        cursor::moved_on()?;
-        pgrx::check_for_interrupts!();
-    }
-}
-
-pub fn no_such_group(queue: &str, group: &str) -> Error {
-    let message = match group {
-        QUEUE_MODE => format!("queue \"{queue}\" has not been popped in queue mode"),
-        name => format!("consumer group \"{name}\" of queue \"{queue}\" does not exist"),
-    };
-    Error::new(Code::UndefinedObject, message)
-        .detail("No group of this name is registered on the queue.")
-        .hint("Groups are registered by their first pop, or by queen_subscribe.")
 }

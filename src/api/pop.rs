@@ -11,7 +11,8 @@ use queen_engine::discovery::Discovery;
 
 use super::args;
 use super::call::Call;
-use crate::broker::group::register::{Mode, Registration};
+use crate::broker::group::beginning::Mode;
+use crate::broker::group::register::Registration;
 use crate::broker::lookup::{self, ForPop};
 use crate::broker::pop::{Delivery, Taking, Unpacking, Wanted};
 use crate::broker::push::delayed;
@@ -97,7 +98,7 @@ fn queen_pop(
                 .map(|wait| args::length("wait", wait, 0, 60 * SECOND, "0 to 60 seconds"))
                 .transpose()?
                 .unwrap_or(0),
-            mode: Mode::parse(subscription_mode, subscription_from)?,
+            mode: super::group::subscription_mode(subscription_mode, subscription_from)?,
         })
     })()
     .or_raise();

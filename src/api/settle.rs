@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::args;
 use super::call::Call;
-use crate::broker::settle::{SettleItem, Target, extend_lease, settle_lease};
+use crate::broker::settle::{SettleItem, SettleTarget, extend_lease, settle_lease};
 use crate::error::{Error, Result};
 use crate::pg::allocator;
 use crate::pg::clock;
@@ -59,13 +59,14 @@ fn queen_ack(
             args::given_elements::<&str>("transaction_ids", transaction_ids, &args::NAMES)?;
         let mut targets = allocator::room(1)?;
         match (messages, transactions) {
-            (None, None) => targets.push(Target::All),
+            (None, None) => targets.push(SettleTarget::All),
             (Some(ids), None) => {
-                let each = ids.iter().map(|id| Ok(Target::Message(MessageId::from_sql(*id))));
+                let each = ids.iter().map(|id| Ok(SettleTarget::Message(MessageId::from_sql(*id))));
                 targets = allocator::list(ids.len(), each)?;
             }
             (None, Some(ids)) => {
-                let target = |id: &&str| Ok(Target::Transaction(args::transaction_id(id)?.into()));
+                let target =
+                    |id: &&str| Ok(SettleTarget::Transaction(args::transaction_id(id)?.into()));
                 targets = allocator::list(ids.len(), ids.iter().map(target))?;
             }
             (Some(_), Some(_)) => {
@@ -154,10 +155,13 @@ pub fn checked_partition(name: Option<&str>) -> Result<Option<Rc<str>>> {
 }
 
 /// A message named by one of two ids; None for neither.
-pub fn target(message_id: Option<i64>, transaction_id: Option<&str>) -> Result<Option<Target>> {
+pub fn target(
+    message_id: Option<i64>,
+    transaction_id: Option<&str>,
+) -> Result<Option<SettleTarget>> {
     match (message_id, transaction_id) {
-        (Some(id), None) => Ok(Some(Target::Message(MessageId::from_sql(id)))),
-        (None, Some(id)) => Ok(Some(Target::Transaction(args::transaction_id(id)?.into()))),
+        (Some(id), None) => Ok(Some(SettleTarget::Message(MessageId::from_sql(id)))),
+        (None, Some(id)) => Ok(Some(SettleTarget::Transaction(args::transaction_id(id)?.into()))),
         (None, None) => Ok(None),
         (Some(_), Some(_)) => Err(Error::invalid(
             "messageId and transactionId can't be given together",

@@ -7,7 +7,8 @@ use pgrx::prelude::*;
 
 use super::args;
 use super::call::Call;
-use crate::broker::group::register::{Mode, Registration};
+use crate::broker::group::beginning::Mode;
+use crate::broker::group::register::Registration;
 use crate::broker::lookup;
 use crate::broker::pop::{Taking, Wanted};
 use crate::error::{Code, Error, Result};

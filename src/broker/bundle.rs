@@ -30,7 +30,6 @@ use crate::error::{Code, Error, Result};
 use crate::pg::clock::{self, Moment};
 use crate::pg::datum::{Jsonb, ResultContext};
 use crate::pg::subtransaction::all_or_nothing;
-use crate::store::cursor;
 use crate::store::marker::{self, LiveMarker};
 
 /// Checked operations. The number of each is its place among all of them.
@@ -196,13 +195,7 @@ impl Run<'_> {
         let bundle = self.bundle;
         let leases: HashSet<LeaseId> =
             bundle.acks.keys().copied().chain(bundle.required.iter().copied()).collect();
-        let mut cursors = Vec::new();
-        for lease in leases {
-            cursors.extend(settle::cursors_of(lease)?);
-        }
-        cursors.sort_unstable();
-        cursors.dedup();
-        cursor::lock_unsettled(&cursors)?;
+        settle::lock_leases(leases)?;
         bundle.required.iter().try_for_each(|lease| settle::require_live(*lease))
     }
 

@@ -9,9 +9,8 @@ use queen_engine::message::MessageId;
 use queen_engine::receipt::Receipt;
 
 use crate::error::Result;
-use crate::pg::catalogue::{self, CachedRows};
 use crate::pg::clock::{self, Moment};
-use crate::pg::session_cache::SessionCache;
+use crate::pg::row_cache::RowCache;
 use crate::pg::spi::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::store::cursor::{self, Located};
 use crate::store::discovery;
@@ -44,7 +43,7 @@ impl ForPop {
 }
 
 thread_local! {
-    static KNOWN: CachedRows<(String, String), (Queue, Group)> = SessionCache::of(REMEMBERED);
+    static KNOWN: RowCache<(String, String), (Queue, Group)> = RowCache::of(REMEMBERED);
 }
 
 /// Pairs of a queue and a group that a session remembers.
@@ -56,7 +55,7 @@ pub fn queue_and_group(queue: &str, group: &str) -> Result<(Option<Queue>, Optio
     let mut seen = (None, None);
     let key = (queue.to_owned(), group.to_owned());
     let both = KNOWN.with(|rows| {
-        catalogue::known(rows, key, |under| {
+        rows.get(key, |under| {
             seen = (queue::find(queue, under)?, group::find(queue, group, under)?);
             Ok(seen.0.clone().zip(seen.1.clone()))
         })
@@ -66,8 +65,8 @@ pub fn queue_and_group(queue: &str, group: &str) -> Result<(Option<Queue>, Optio
 }
 
 /// Whether the group is still what it was when it was looked up, and read in the same way: at this
-/// moment, also in REPEATABLE READ. Who has begun to read first, as `cursor::try_read_first` says, keeps
-/// it so to the end of the transaction.
+/// moment, also in REPEATABLE READ. A transaction that has the shares of
+/// `cursor::try_share_first_reads` keeps it so to its end, so it asks after it has them.
 pub fn is_current(queue: &Queue, group: &Group) -> Result<bool> {
     let (now, group_now) = match one_snapshot_per_transaction() {
         true => ActiveSnapshot::latest_snapshot(|under| {

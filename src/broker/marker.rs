@@ -27,7 +27,7 @@ use crate::error::{Code, Error, Result};
 use crate::pg::datum::{Jsonb, Numeric, ResultContext};
 use crate::pg::relation;
 use crate::pg::spi::{self, ActiveSnapshot};
-use crate::store::marker::{self, StoredMarker};
+use crate::store::marker::{self, MARKERS, StoredMarker};
 
 /// A write on one marker: the rule, and what to store where the rule says so.
 pub struct MarkerWrite {
@@ -88,7 +88,7 @@ impl MarkerWrite {
             check_for_interrupts!();
             attempts += 1;
             if attempts > MANY_ATTEMPTS {
-                relation::refuse_suppression(c"marker");
+                relation::refuse_suppression(&MARKERS);
             }
             let row = match self.rule {
                 Write::Incr { .. } => marker::find_number(name),

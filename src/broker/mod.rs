@@ -3,12 +3,14 @@
 //! checking.
 
 pub mod bundle;
+pub mod dead_letter;
 pub mod group;
 pub mod hold;
 pub mod housekeeping;
 pub mod lookup;
 pub mod marker;
 pub mod pop;
+pub mod purge;
 pub mod push;
 pub mod queue;
 pub mod settle;

@@ -6,9 +6,10 @@
 //! else yet. The locks that follow (see [`crate::store::locks`]) are taken in attempts, as
 //! [`crate::broker::hold::attempt`] says, so that consumers go on while the call waits.
 
-use crate::broker::group::seek;
-use crate::broker::hold::attempt::hold_all;
-use crate::broker::hold::{forget_search, hold_everything};
+use crate::broker::group::reorder::reorder;
+use crate::broker::hold::attempt::hold_in_attempts;
+use crate::broker::hold::{delete_discovery, hold_queue_and_cursors};
+use crate::broker::purge;
 use crate::error::{Error, Result};
 use crate::pg::clock;
 use crate::settings;
@@ -90,7 +91,7 @@ pub fn configure(name: &str, change: Change) -> Result<Queue> {
     queue.options = change.after(&before);
     queue::update(&queue);
     if queue.options.ordering() != before.ordering() {
-        seek::reorder(&queue, &before)?;
+        reorder(&queue, &before)?;
     }
     Ok(queue)
 }
@@ -98,18 +99,18 @@ pub fn configure(name: &str, change: Change) -> Result<Queue> {
 /// Remove every message of the queue that the call sees; returns how many. 42704 without the queue.
 pub fn purge(name: &str) -> Result<i64> {
     let queue = queue::known(name)?.ok_or_else(|| Error::no_such_queue(name))?;
-    seek::purge(&queue)
+    purge::purge(&queue)
 }
 
 /// Remove the queue and all that belongs to it but its markers; returns the number of its messages.
 /// 42704 without the queue.
 pub fn delete(name: &str) -> Result<i64> {
     let queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
-    let groups = hold_all(&queue.name, |attempt| {
-        let (groups, _) = hold_everything(attempt, &queue)?;
-        groups.iter().try_for_each(|group| forget_search(attempt, group))?;
+    let groups = hold_in_attempts(&queue.name, |attempt| {
+        let (groups, _) = hold_queue_and_cursors(attempt, &queue)?;
+        groups.iter().try_for_each(|group| delete_discovery(attempt, group))?;
         let (id, name) = (queue.id, queue.name.clone());
-        attempt.rows(move || {
+        attempt.lock_rows(move || {
             timer::lock_of_queue(id);
             dead_letter::delete_of_queue(&name);
             Ok(())

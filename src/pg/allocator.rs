@@ -1,11 +1,12 @@
-//! ReserveMemory on Rust's heap, where the system may have none left.
+//! Memory on Rust's heap, where the system may have none left.
 //!
 //! Rust has no way to say "out of memory" from within a `String` or a `Vec` but to abort, and a
 //! backend that aborts takes the whole server through crash recovery. PostgreSQL raises an ERROR
 //! instead, and so does this extension:
 //!
-//! - ReserveMemory whose size depends on a caller's data is bounded (`api::args`), lies in PostgreSQL's
-//!   memory, or is asked for beforehand ([`ensure`], [`room`]), where a refusal is an ERROR.
+//! - Memory whose size depends on a caller's data is bounded by the code that reads arguments, lies
+//!   in PostgreSQL's memory, or is asked for beforehand ([`ensure`], [`room`]), where a refusal is
+//!   an ERROR.
 //! - The other requests are small. If the system refuses one, the allocator serves it from a
 //!   reserve, and the next safe point ([`check`]) raises 53200 out_of_memory.
 //! - pgrx copies an error on its way through Rust several times, also into PostgreSQL's memory,
@@ -22,7 +23,7 @@ use std::hint::{black_box, spin_loop};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::pg::ballast;
 
 #[global_allocator]
@@ -233,7 +234,7 @@ fn end_session() -> ! {
     // SAFETY: what ereport(FATAL) is made of; the texts are static.
     unsafe {
         if errstart(pgrx::pg_sys::FATAL as c_int, ptr::null()) {
-            errcode(Code::OutOfMemory.packed());
+            errcode(crate::error::Code::OutOfMemory.packed());
             errmsg_internal(c"out of memory in queen_mq".as_ptr());
         }
         errfinish(c"allocator.rs".as_ptr(), line!() as c_int, c"end_session".as_ptr());

@@ -2,24 +2,36 @@
 
 pub mod address_map;
 pub mod allocator;
+pub mod arrays;
 pub mod backtrace;
 pub mod ballast;
 pub mod binary_upgrade;
 pub mod catalogue;
+pub mod changes;
 pub mod clock;
+pub mod columns;
 pub mod datum;
+mod delete;
 pub mod error_context;
 mod executor;
 pub mod guard;
 pub mod insert;
 mod key;
-mod layout;
+pub mod lock_timeout;
+mod passed_through;
 pub mod planning;
 pub mod raise;
+pub mod random;
 pub mod relation;
+pub mod result_context;
 pub mod result_rows;
+pub mod row_cache;
+mod row_lock;
+pub mod scan;
 pub mod scratch;
+pub mod sequence;
 pub mod session_cache;
+pub mod snapshot;
 pub mod spi;
 pub mod sqlstate;
 pub mod statement_timeout;
@@ -28,3 +40,4 @@ pub mod table;
 #[cfg(any(test, feature = "pg_test"))]
 #[allow(clippy::expect_used, clippy::panic)]
 mod tests;
+mod write;

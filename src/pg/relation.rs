@@ -12,16 +12,17 @@ use std::rc::Rc;
 
 use pgrx::{PgList, pg_sys};
 
+use super::table::{Index, Table};
+use super::{catalogue, changes};
 use crate::error::Error;
 use crate::pg::address_map::AddressMap;
-use crate::pg::{catalogue, layout};
 
 pub const READ: i32 = pg_sys::AccessShareLock as i32;
 pub const WRITE: i32 = pg_sys::RowExclusiveLock as i32;
 /// To close without giving up the lock.
 pub const KEEP: i32 = pg_sys::NoLock as i32;
 
-/// Where the columns of a layout lie in the table, in the layout's order.
+/// Where the columns of a [`Table`] lie in the table, in the order of [`Table::columns`].
 pub type Attributes = Rc<[i16]>;
 
 /// An open table. It is closed by hand: on an ERROR the transaction's resource owner does it.
@@ -45,14 +46,15 @@ thread_local! {
 ///
 /// # Safety
 /// In a transaction.
-pub unsafe fn open(name: &'static CStr, mode: i32) -> Opened {
+pub unsafe fn open(table: &Table, mode: i32) -> Opened {
+    let name = table.name;
     // SAFETY: answers NULL for what is not there.
     let relation = unsafe { pg_sys::try_relation_open(catalogue::oid_of(name), mode) };
     if relation.is_null() {
         Error::dropped().raise();
     }
     // Taking the lock has made the session hear of every change before it.
-    let changes = catalogue::changes();
+    let changes = changes::count();
     let known = TABLES.with_borrow(|known| known.get(&name.as_ptr()).cloned());
     if let Some((_, attributes, runs_code)) = known.filter(|(before, ..)| *before == changes) {
         return Opened { relation, attributes, runs_code };
@@ -60,7 +62,7 @@ pub unsafe fn open(name: &'static CStr, mode: i32) -> Opened {
     // SAFETY: the relation is open.
     let (attributes, runs_code) = unsafe {
         refuse_unusable(name, relation);
-        let attributes = attributes_of(name, relation);
+        let attributes = attributes_of(table, relation);
         let runs_code = runs_code(relation, attributes.len());
         (attributes, runs_code)
     };
@@ -92,7 +94,7 @@ pub unsafe fn described<'a>(relation: pg_sys::Relation) -> &'a [pg_sys::FormData
 unsafe fn refuse_unusable(name: &CStr, relation: pg_sys::Relation) {
     // SAFETY: an open relation has a row of pg_class.
     let (class, has_rules) = unsafe { (&*(*relation).rd_rel, !(*relation).rd_rules.is_null()) };
-    let table = full_name(name);
+    let table = catalogue::full_name(name);
     let refuse = |what: &str, hint: &str| {
         Error::unsupported(format!("queen_mq can't use table {table}, which {what}"))
             .detail("Rows are looked up and written without the planner, which this would need.")
@@ -165,10 +167,7 @@ unsafe fn tests_more_than_null(index: pg_sys::Relation) -> bool {
 
 /// # Safety
 /// The relation is open.
-unsafe fn attributes_of(name: &CStr, relation: pg_sys::Relation) -> Attributes {
-    let Some(layout) = layout::of_table(name) else {
-        Error::corrupt(format!("table {} has no layout", full_name(name))).raise()
-    };
+unsafe fn attributes_of(table: &Table, relation: pg_sys::Relation) -> Attributes {
     // SAFETY: the attributes are read before the relation is closed.
     let described = unsafe { described(relation) };
     let place = |(column, of_type): &(&CStr, pg_sys::Oid)| {
@@ -182,20 +181,24 @@ unsafe fn attributes_of(name: &CStr, relation: pg_sys::Relation) -> Attributes {
             found => {
                 let what = found.map_or("no such column", |_| "a column of another type");
                 let column = column.to_string_lossy();
-                Error::altered(format!("column \"{column}\" of table {}", full_name(name)))
-                    .detail(format!("The table has {what}."))
-                    .raise()
+                Error::altered(format!(
+                    "column \"{column}\" of table {}",
+                    catalogue::full_name(table.name)
+                ))
+                .detail(format!("The table has {what}."))
+                .raise()
             }
         }
     };
-    layout.columns.iter().map(place).collect()
+    table.columns.iter().map(place).collect()
 }
 
 /// Open an index of an open table.
 ///
 /// # Safety
 /// In a transaction.
-pub unsafe fn open_index(name: &'static CStr, table: &Opened) -> pg_sys::Relation {
+pub unsafe fn open_index(wanted: &Index, table: &Opened) -> pg_sys::Relation {
+    let name = wanted.name;
     // REINDEX CONCURRENTLY gives the name to another index, and then waits for all transactions
     // that have locked the table. A call that looked the name up before that, and opens it after,
     // looks again.
@@ -203,7 +206,7 @@ pub unsafe fn open_index(name: &'static CStr, table: &Opened) -> pg_sys::Relatio
     loop {
         let oid = catalogue::oid_of(name);
         if oid == looked_at {
-            Error::altered(format!("index {}", full_name(name)))
+            Error::altered(format!("index {}", catalogue::full_name(name)))
                 .detail("The index is not of the expected columns, or not valid.")
                 .raise();
         }
@@ -214,9 +217,9 @@ pub unsafe fn open_index(name: &'static CStr, table: &Opened) -> pg_sys::Relatio
             if index.is_null() {
                 continue;
             }
-            let changes = catalogue::changes();
+            let changes = changes::count();
             let known = INDEXES.with_borrow(|known| known.get(&name.as_ptr()) == Some(&changes));
-            if known || is_usable(name, index, table) {
+            if known || is_usable(wanted, index, table) {
                 INDEXES.with_borrow_mut(|known| known.insert(name.as_ptr(), changes));
                 return index;
             }
@@ -230,29 +233,24 @@ pub unsafe fn open_index(name: &'static CStr, table: &Opened) -> pg_sys::Relatio
 ///
 /// # Safety
 /// Both are open.
-unsafe fn is_usable(name: &CStr, index: pg_sys::Relation, table: &Opened) -> bool {
-    let (Some(order), described) = (
-        layout::of_index(name),
-        // SAFETY: the table is open.
-        unsafe { described(table.relation) },
-    ) else {
-        return false;
-    };
+unsafe fn is_usable(wanted: &Index, index: pg_sys::Relation, table: &Opened) -> bool {
+    // SAFETY: the table is open.
+    let described = unsafe { described(table.relation) };
     // SAFETY: the arrays of an open index are as long as it has key columns.
     unsafe {
         let form = &*(*index).rd_index;
         let is_ours = form.indrelid == (*table.relation).rd_id
             && (*(*index).rd_rel).relam == pg_sys::BTREE_AM_OID
             && form.indisvalid
-            && form.indnkeyatts as usize == order.keys.len();
+            && form.indnkeyatts as usize == wanted.columns.len();
         is_ours
-            && order.keys.iter().enumerate().all(|(i, key)| {
+            && wanted.columns.iter().enumerate().all(|(i, key)| {
                 let number = *form.indkey.values.as_ptr().add(i);
                 let Some(column) = described.get((number as usize).wrapping_sub(1)) else {
                     return false;
                 };
                 let collation = *(*index).rd_indcollation.add(i);
-                CStr::from_ptr(column.attname.data.as_ptr()) == *key
+                CStr::from_ptr(column.attname.data.as_ptr()) == key.name()
                     && *(*index).rd_opcintype.add(i) == column.atttypid
                     && *(*index).rd_indoption.add(i) == 0
                     && [pg_sys::InvalidOid, pg_sys::C_COLLATION_OID].contains(&collation)
@@ -262,22 +260,17 @@ unsafe fn is_usable(name: &CStr, index: pg_sys::Relation, table: &Opened) -> boo
 
 /// A statement of ours has not written its row. If a trigger may have suppressed it, raise an
 /// error.
-pub fn refuse_suppression(name: &'static CStr) {
+pub fn refuse_suppression(table: &Table) {
     // SAFETY: opened, looked at and closed.
     let can_be = unsafe {
-        let table = open(name, READ).relation;
-        let can_be = (*table).trigdesc.as_ref().is_some_and(|all| {
+        let relation = open(table, READ).relation;
+        let can_be = (*relation).trigdesc.as_ref().is_some_and(|all| {
             all.trig_insert_before_row || all.trig_update_before_row || all.trig_delete_before_row
         });
-        pg_sys::table_close(table, KEEP);
+        pg_sys::table_close(relation, KEEP);
         can_be
     };
     if can_be {
-        Error::suppressed(&full_name(name)).raise();
+        Error::suppressed(&catalogue::full_name(table.name)).raise();
     }
-}
-
-/// As a user would write it.
-pub fn full_name(name: &CStr) -> String {
-    format!("queen_mq.{}", name.to_string_lossy())
 }

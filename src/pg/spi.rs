@@ -1,18 +1,22 @@
-//! The place that talks SPI (but for `queen_wait`, which ends transactions): statements prepared once
-//! per session, run under a snapshot the caller names.
+//! The place that talks SPI (but for `queen_wait`, which ends transactions): statements prepared
+//! once per session, run under a snapshot the caller names.
 //!
 //! pgrx has an SPI client of its own. It decides by itself whether a statement is read-only, and
-//! with that, which snapshot it sees; the engine's correctness is a matter of exactly that choice
-//! (DESIGN: a cursor is a position and a snapshot), so it is made explicit here.
+//! with that, which snapshot it sees. What a queue delivers depends on exactly that choice, for a
+//! cursor is a position and a snapshot. So each caller here names the snapshot.
 
-use std::ffi::{CString, c_char, c_int, c_long};
+use std::cell::Cell;
+use std::ffi::{CStr, CString, c_char, c_int, c_long};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use pgrx::{FromDatum, IntoDatum, pg_sys};
+use pgrx::{FromDatum, pg_sys};
 
 use super::catalogue;
+pub use super::columns::{Arg, Columns, arg};
 use super::planning::PinnedPlans;
+pub use super::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
+use super::table::Column;
 use crate::error::{Error, Result};
 use crate::pg::allocator;
 use crate::pg::ballast::Ballast;
@@ -35,14 +39,6 @@ enum View {
     Own,
     /// The active snapshot, unchanged. Reads only.
     Active,
-}
-
-/// A bound parameter.
-pub type Arg = Option<pg_sys::Datum>;
-
-/// A parameter from a value; `None` is NULL.
-pub fn arg<T: IntoDatum>(value: T) -> Arg {
-    value.into_datum()
 }
 
 impl Statement {
@@ -111,6 +107,15 @@ impl Statement {
     }
 }
 
+thread_local! {
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Tells one call of [`connected`] in this session from the next.
+pub fn call_number() -> u64 {
+    CALLS.get()
+}
+
 /// Run `body` as the role that owns the extension, in a restricted context, with an open SPI
 /// connection. What the function wants to keep, it copies out before this closes.
 ///
@@ -118,6 +123,7 @@ impl Statement {
 /// the (sub)transaction back.
 pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     refuse_under_binary_upgrade()?;
+    CALLS.set(CALLS.get() + 1);
     // Dropped last. The guard first undoes what a trigger has set, back to the pinned values.
     let _plans = PinnedPlans::pin();
     let _guard = Guard::act_as(catalogue::owner());
@@ -140,7 +146,7 @@ pub struct SqlRows {
 }
 
 impl SqlRows {
-    /// SqlRows returned, or written where the statement returns none.
+    /// How many rows were returned, or written where the statement returns none.
     pub fn affected(&self) -> usize {
         self.count
     }
@@ -174,28 +180,31 @@ pub struct SqlRow {
     shape: pg_sys::TupleDesc,
 }
 
-/// Something with columns. They count from 1, as in SQL.
-pub trait Columns {
-    /// The raw column; by-reference values live as long as the row.
-    fn datum(&self, column: usize) -> Arg;
-
-    /// The column, None for NULL.
-    fn get<T: FromDatum>(&self, column: usize) -> Option<T> {
-        let datum = self.datum(column)?;
-        // SAFETY: statements and tables are ours, and each column is read as the type it has.
-        unsafe { T::from_datum(datum, false) }
-    }
-
-    /// The column, which is never NULL.
-    fn need<T: FromDatum>(&self, column: usize) -> T {
-        match self.get(column) {
-            Some(value) => value,
-            None => Error::corrupt(format!("column {column} is NULL where it can't be")).raise(),
-        }
+impl Columns<Column> for SqlRow {
+    fn datum(&self, column: Column) -> Arg {
+        self.datum(column.name())
     }
 }
 
-impl Columns for SqlRow {
+impl Columns<&'static CStr> for SqlRow {
+    fn datum(&self, column: &'static CStr) -> Arg {
+        // SAFETY: the shape of an open tuple table, and a NUL-terminated name.
+        let number = unsafe { pg_sys::SPI_fnumber(self.shape, column.as_ptr()) };
+        if number <= 0 {
+            Error::corrupt(format!("a statement returns no column {column:?}")).raise();
+        }
+        self.datum(number as usize)
+    }
+}
+
+impl SqlRow {
+    /// The value of the only column of the result; None for NULL.
+    pub fn only<T: FromDatum>(&self) -> Option<T> {
+        self.get(1)
+    }
+}
+
+impl Columns<usize> for SqlRow {
     fn datum(&self, column: usize) -> Arg {
         let mut is_null = false;
         // SAFETY: tuple and shape belong to one tuple table that lives until SPI closes;
@@ -204,43 +213,4 @@ impl Columns for SqlRow {
             unsafe { pg_sys::SPI_getbinval(self.tuple, self.shape, column as c_int, &mut is_null) };
         (!is_null).then_some(datum)
     }
-}
-
-/// Makes one snapshot the active one, so that several reads see the same moment.
-pub struct ActiveSnapshot {
-    _private: (),
-}
-
-impl ActiveSnapshot {
-    /// Take a snapshot now (in REPEATABLE READ: the transaction's) and run `body` under it. Own
-    /// writes up to here are visible.
-    pub fn new_snapshot<T>(body: impl FnOnce(&ActiveSnapshot) -> Result<T>) -> Result<T> {
-        // SAFETY: push and pop are paired on the way that returns; an ERROR unwinds the stack of
-        // active snapshots with the (sub)transaction.
-        unsafe {
-            pg_sys::CommandCounterIncrement();
-            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-        }
-        let value = body(&ActiveSnapshot { _private: () })?;
-        // SAFETY: as above.
-        unsafe { pg_sys::PopActiveSnapshot() };
-        Ok(value)
-    }
-
-    /// The newest state there is, also in REPEATABLE READ: to find out that the transaction's own
-    /// snapshot is out of date, never to act upon.
-    pub fn latest_snapshot<T>(body: impl FnOnce(&ActiveSnapshot) -> Result<T>) -> Result<T> {
-        // SAFETY: as in `new_snapshot`.
-        unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot()) };
-        let value = body(&ActiveSnapshot { _private: () })?;
-        // SAFETY: as above.
-        unsafe { pg_sys::PopActiveSnapshot() };
-        Ok(value)
-    }
-}
-
-/// REPEATABLE READ or SERIALIZABLE: one snapshot for the whole transaction.
-pub fn one_snapshot_per_transaction() -> bool {
-    // SAFETY: a plain global of the backend.
-    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as c_int }
 }

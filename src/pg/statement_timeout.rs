@@ -1,8 +1,8 @@
 //! The caller's `statement_timeout`, where an ERROR is caught in Rust and goes no further.
 //!
-//! One check for interrupts can find two timeouts that have passed: of the lock, and of the statement.
-//! PostgreSQL raises the error of one of them and forgets both. Code that catches the error of a lock
-//! timeout, and goes on, would go on for ever.
+//! One check for interrupts can find two timeouts that have passed: of the lock, and of the
+//! statement. PostgreSQL raises the error of one of them and forgets both. Code that catches the
+//! error of a lock timeout, and goes on, would go on for ever.
 
 use std::ffi::c_int;
 
@@ -28,12 +28,12 @@ impl StatementTimeout {
         Self { was_ahead: unsafe { get_timeout_active(STATEMENT_TIMEOUT) } }
     }
 
-    /// The error of a lock timeout has been caught and goes no further: if the statement's timeout has
-    /// passed meanwhile, let it pass again, so that PostgreSQL raises its error after all.
+    /// The error of a lock timeout has been caught and goes no further: if the statement's timeout
+    /// has passed meanwhile, let it pass again, so that PostgreSQL raises its error after all.
     pub fn renew_if_passed(self) {
         if self.was_ahead && !Self::now().was_ahead {
-            // SAFETY: a timeout that PostgreSQL has registered; called behind a guard, as pgrx calls
-            // what it knows.
+            // SAFETY: a timeout that PostgreSQL has registered; called behind a guard, as pgrx
+            // calls what it knows.
             unsafe { pg_guard_ffi_boundary(|| enable_timeout_after(STATEMENT_TIMEOUT, 1)) };
         }
     }

@@ -1,364 +1,81 @@
-//! Look-ups by an index and row locks without the executor. Inserts are in [`super::writing`].
+//! Tables of the extension as the code knows them: their columns by name and type, the columns of
+//! their indexes, and where a row lies.
 //!
-//! A pop and an ack are about ten look-ups by a key and a few inserts. Run as SQL, each of them
-//! costs several times what the look-up itself costs, for the executor is set up and taken down
-//! around it. So the hot path goes straight to the table: the same snapshots, locks and checks,
-//! through the functions the executor and logical replication use themselves. Everything that is
-//! not called for every message is SQL (see [`super::spi`]).
-//!
-//! Relations are opened each time, and their locks kept to the end of the transaction, as by a
-//! statement. What a session has found out about them is valid until it hears of a change, by `DROP
-//! EXTENSION` or `REINDEX CONCURRENTLY` for instance (see [`super::relation`]).
+//! A column is named, never counted. Where it lies in the table is found out when a session opens
+//! the table (see [`super::relation`]). So a column that was added or dropped by hand, or that came
+//! with an update of the extension, moves none of those that the code reads.
 
 use std::ffi::CStr;
-use std::ops::ControlFlow;
-use std::ptr;
 
-use pgrx::{FromDatum, IntoDatum, pg_sys};
+use pgrx::pg_sys;
 
-use super::catalogue;
-pub use super::key::{Key, Value};
-use super::relation::{self, Attributes, KEEP, READ, WRITE};
-use crate::error::Error;
-use crate::pg::allocator;
-use crate::pg::spi::{ActiveSnapshot, Arg, Columns};
-
-/// A table of the schema `queen_mq`.
-pub struct Table(pub &'static CStr);
-
-/// A b-tree index of such a table.
-pub struct Index {
-    pub table: Table,
+/// A table of the extension's schema. [`table!`] makes one.
+pub struct Table {
     pub name: &'static CStr,
+    /// Name and type of each column that the code reads or writes.
+    pub columns: &'static [(&'static CStr, pg_sys::Oid)],
 }
 
-/// Where a scan begins.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum ScanEnd {
-    Start,
-    End,
-}
-
-/// What other transactions, which have not ended, have done to a row.
+/// A column of a table.
 #[derive(Clone, Copy, Debug)]
-pub struct Unended {
-    pub written: bool,
-    pub replaced: bool,
+pub struct Column {
+    /// Its place in [`Table::columns`].
+    place: usize,
+    name: &'static CStr,
 }
+
+impl Column {
+    pub const fn new(place: usize, name: &'static CStr) -> Self {
+        Self { place, name }
+    }
+
+    pub fn place(self) -> usize {
+        self.place
+    }
+
+    pub fn name(self) -> &'static CStr {
+        self.name
+    }
+}
+
+/// A b-tree index of a table, with its key columns in their order.
+pub struct Index {
+    pub table: &'static Table,
+    pub name: &'static CStr,
+    pub columns: &'static [Column],
+}
+
+/// Defines a table, and a constant for each of its columns:
+///
+/// ```text
+/// table! {
+///     TIMERS = c"timer";
+///     ID: c"id" INT8OID,
+///     DELIVER_AT: c"deliver_at" TIMESTAMPTZOID,
+/// }
+/// ```
+macro_rules! table {
+    ($table:ident = $name:literal; $($column:ident: $column_name:literal $type:ident),* $(,)?) => {
+        pub static $table: $crate::pg::table::Table = $crate::pg::table::Table {
+            name: $name,
+            columns: &[$(($column_name, pgrx::pg_sys::$type)),*],
+        };
+        $crate::pg::table::columns! { 0; $($column: $column_name,)* }
+    };
+}
+pub(crate) use table;
+
+/// The constants of [`table!`], each with its place.
+macro_rules! columns {
+    ($place:expr;) => {};
+    ($place:expr; $column:ident: $name:literal, $($rest:tt)*) => {
+        #[allow(dead_code)]
+        const $column: $crate::pg::table::Column = $crate::pg::table::Column::new($place, $name);
+        $crate::pg::table::columns! { $place + 1; $($rest)* }
+    };
+}
+pub(crate) use columns;
 
 /// Where a row lies.
 #[derive(Clone, Copy, Debug)]
 pub struct RowLocation(pub(super) pg_sys::ItemPointerData);
-
-/// A row under a scan, lent while the scan stands there.
-pub struct Tuple {
-    slot: *mut pg_sys::TupleTableSlot,
-    /// Where the columns lie.
-    attributes: Attributes,
-}
-
-impl Columns for Tuple {
-    fn datum(&self, column: usize) -> Arg {
-        let Some(attribute) = column.checked_sub(1).and_then(|i| self.attributes.get(i)) else {
-            Error::corrupt(format!("no layout has a column {column} here")).raise()
-        };
-        let attribute = *attribute as usize;
-        // SAFETY: the slot holds a row until the scan moves on, which outlives this borrow. The
-        // table has the attribute. After slot_getsomeattrs the values up to it are filled in.
-        unsafe {
-            let slot = &*self.slot;
-            if usize::from(slot.tts_nvalid as u16) < attribute {
-                pg_sys::slot_getsomeattrs_int(self.slot, attribute as i32);
-            }
-            let slot = &*self.slot;
-            let is_null = *slot.tts_isnull.add(attribute - 1);
-            (!is_null).then(|| *slot.tts_values.add(attribute - 1))
-        }
-    }
-}
-
-impl Tuple {
-    pub fn place(&self) -> RowLocation {
-        // SAFETY: the slot holds a row.
-        RowLocation(unsafe { (*self.slot).tts_tid })
-    }
-
-    /// Whether the current transaction has written the row.
-    pub fn is_own(&self) -> bool {
-        let mut is_null = false;
-        // SAFETY: the slot holds a row of a table, which has this column. The slot's function is
-        // called behind a guard, as pgrx calls PostgreSQL's own: an ERROR in it unwinds.
-        unsafe {
-            let Some(read) = (*(*self.slot).tts_ops).getsysattr else { return true };
-            let writer = pg_sys::ffi::pg_guard_ffi_boundary(|| {
-                read(self.slot, pg_sys::MinTransactionIdAttributeNumber, &mut is_null)
-            });
-            let writer = pg_sys::TransactionId::from(writer.value() as u32);
-            pg_sys::TransactionIdIsCurrentTransactionId(writer)
-        }
-    }
-
-    /// Bytes that a varlena column takes where it is stored.
-    pub fn stored_size(&self, column: usize) -> u64 {
-        // SAFETY: the column is a varlena.
-        self.datum(column).map_or(0, |datum| unsafe { pg_sys::toast_datum_size(datum) }) as u64
-    }
-}
-
-/// A copy of a varlena, as it lies in a table (which may be a toast pointer), in the current memory
-/// context.
-fn copied(datum: pg_sys::Datum) -> pg_sys::Datum {
-    // SAFETY: a varlena is as long as its header says, and the copy has that much room.
-    unsafe {
-        let size = pgrx::varsize_any(datum.cast_mut_ptr());
-        let copy: *mut u8 = pg_sys::palloc(size).cast();
-        ptr::copy_nonoverlapping(datum.cast_mut_ptr::<u8>(), copy, size);
-        copy.into()
-    }
-}
-
-impl Index {
-    /// Visit the rows that meet `keys`, with columns of the index, from one end, until `visit`
-    /// breaks off.
-    pub fn scan<B>(
-        &self,
-        keys: &[(i16, Key<'_>)],
-        from: ScanEnd,
-        _under: &ActiveSnapshot,
-        visit: impl FnMut(&Tuple) -> ControlFlow<B>,
-    ) -> Option<B> {
-        // SAFETY: an `ActiveSnapshot` proves that there is an active snapshot.
-        unsafe { self.scan_as(pg_sys::GetActiveSnapshot(), keys, from, visit) }
-    }
-
-    /// Whether a transaction that has not ended has written, or is replacing or deleting, a row with
-    /// these leading columns: an insert of the same key would wait for it.
-    pub fn is_busy(&self, prefix: &[Value<'_>]) -> bool {
-        let keys = numbered(prefix.iter().map(|value| Key::Is(*value)));
-        let visit = |_: &Tuple, by: Unended| match by.written || by.replaced {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        };
-        self.scan_dirty(&keys, ScanEnd::Start, visit).is_some()
-    }
-
-    /// Visit the rows that meet `keys`, in order, also those of transactions that have not ended.
-    pub fn scan_dirty<B>(
-        &self,
-        keys: &[(i16, Key<'_>)],
-        from: ScanEnd,
-        mut visit: impl FnMut(&Tuple, Unended) -> ControlFlow<B>,
-    ) -> Option<B> {
-        let mut dirty = pg_sys::SnapshotData {
-            snapshot_type: pg_sys::SnapshotType::SNAPSHOT_DIRTY,
-            ..Default::default()
-        };
-        let dirty: *mut pg_sys::SnapshotData = &mut dirty;
-        // SAFETY: the snapshot outlives the scan, which leaves in it who is at the row.
-        unsafe {
-            let is_at_it = |xid: pg_sys::TransactionId| xid != pg_sys::InvalidTransactionId;
-            self.scan_as(dirty, keys, from, |tuple| {
-                let (xmin, xmax) = ((*dirty).xmin, (*dirty).xmax);
-                visit(tuple, Unended { written: is_at_it(xmin), replaced: is_at_it(xmax) })
-            })
-        }
-    }
-
-    /// The same of whatever the index has: rows also that nobody sees any more. For names that are
-    /// looked at otherwise after this.
-    pub fn scan_any<B>(
-        &self,
-        keys: &[(i16, Key<'_>)],
-        from: ScanEnd,
-        visit: impl FnMut(&Tuple) -> ControlFlow<B>,
-    ) -> Option<B> {
-        let mut any = pg_sys::SnapshotData {
-            snapshot_type: pg_sys::SnapshotType::SNAPSHOT_ANY,
-            ..Default::default()
-        };
-        // SAFETY: the snapshot outlives the scan, and is of a kind that needs no registration.
-        unsafe { self.scan_as(&mut any, keys, from, visit) }
-    }
-
-    /// # Safety
-    /// The snapshot is active, or of a kind that needs no registration.
-    unsafe fn scan_as<B>(
-        &self,
-        snapshot: pg_sys::Snapshot,
-        keys: &[(i16, Key<'_>)],
-        from: ScanEnd,
-        mut visit: impl FnMut(&Tuple) -> ControlFlow<B>,
-    ) -> Option<B> {
-        let direction = match from {
-            ScanEnd::Start => pg_sys::ScanDirection::ForwardScanDirection,
-            ScanEnd::End => pg_sys::ScanDirection::BackwardScanDirection,
-        };
-        // SAFETY: the caller vouches for the snapshot. Relations, scan and slot are opened and closed
-        // in pairs; on an ERROR the transaction's resource owner closes them. The keys' datums live
-        // in the current memory context, longer than the scan.
-        unsafe {
-            let table = relation::open(self.table.0, READ);
-            let index = relation::open_index(self.name, &table);
-            let mut scan_keys: Vec<pg_sys::ScanKeyData> =
-                keys.iter().map(|(column, key)| key.on(*column)).collect();
-            let slot = pg_sys::table_slot_create(table.relation, ptr::null_mut());
-            let scan = begin(table.relation, index, snapshot, scan_keys.len() as i32);
-            let count = scan_keys.len() as i32;
-            pg_sys::index_rescan(scan, scan_keys.as_mut_ptr(), count, ptr::null_mut(), 0);
-            let mut broken_off = None;
-            let tuple = Tuple { slot, attributes: table.attributes };
-            while pg_sys::index_getnext_slot(scan, direction, slot) {
-                if let ControlFlow::Break(value) = visit(&tuple) {
-                    broken_off = Some(value);
-                    break;
-                }
-                pgrx::check_for_interrupts!();
-                allocator::check();
-            }
-            pg_sys::index_endscan(scan);
-            pg_sys::ExecDropSingleTupleTableSlot(slot);
-            pg_sys::index_close(index, KEEP);
-            pg_sys::table_close(table.relation, KEEP);
-            broken_off
-        }
-    }
-
-    /// The first, or last, row whose leading columns are these.
-    pub fn end<T>(
-        &self,
-        prefix: &[Value<'_>],
-        from: ScanEnd,
-        under: &ActiveSnapshot,
-        mut read: impl FnMut(&Tuple) -> T,
-    ) -> Option<T> {
-        let keys: Vec<(i16, Key<'_>)> = numbered(prefix.iter().map(|value| Key::Is(*value)));
-        self.scan(&keys, from, under, |tuple| ControlFlow::Break(read(tuple)))
-    }
-
-    /// Up to `limit` rows whose leading columns are `prefix` and whose following ones come after
-    /// `after`, compared as a row; in order. `bound`: an upper limit of the first of these.
-    pub fn after<T>(
-        &self,
-        prefix: &[Value<'_>],
-        after: &[Value<'_>],
-        bound: Option<Value<'_>>,
-        limit: usize,
-        under: &ActiveSnapshot,
-        mut read: impl FnMut(&Tuple) -> T,
-    ) -> Vec<T> {
-        let mut rows = Vec::new();
-        // (a, b, c) > (x, y, z): first a = x, b = y, c > z; then a = x, b > y; then a > x.
-        for depth in (0..after.len()).rev() {
-            if rows.len() >= limit {
-                break;
-            }
-            let same = prefix.iter().chain(&after[..depth]).map(|value| Key::Is(*value));
-            let mut keys = numbered(same.chain([Key::Above(after[depth])]));
-            if depth == 0 {
-                keys.extend(bound.map(|bound| (prefix.len() as i16 + 1, Key::UpTo(bound))));
-            }
-            self.scan::<()>(&keys, ScanEnd::Start, under, |tuple| {
-                rows.push(read(tuple));
-                if rows.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            });
-        }
-        rows
-    }
-}
-
-/// Keys of the first columns, one each.
-fn numbered<'a>(keys: impl Iterator<Item = Key<'a>>) -> Vec<(i16, Key<'a>)> {
-    (1..).zip(keys).collect()
-}
-
-/// # Safety
-/// Both are open, the index is one of the table, and the snapshot may be used.
-unsafe fn begin(
-    table: pg_sys::Relation,
-    index: pg_sys::Relation,
-    snapshot: pg_sys::Snapshot,
-    keys: i32,
-) -> pg_sys::IndexScanDesc {
-    // SAFETY: as above.
-    unsafe {
-        #[cfg(feature = "pg18")]
-        return pg_sys::index_beginscan(table, index, snapshot, ptr::null_mut(), keys, 0);
-        #[cfg(not(feature = "pg18"))]
-        return pg_sys::index_beginscan(table, index, snapshot, keys, 0);
-    }
-}
-
-impl Table {
-    /// Lock the row `FOR NO KEY UPDATE`. False if it is gone, or, without `wait`, if somebody else
-    /// has it. `under`: a snapshot that sees the row; it keeps the place from being used anew.
-    pub fn lock(&self, place: RowLocation, wait: bool, _under: &ActiveSnapshot) -> bool {
-        let mut place = place.0;
-        let mut failure = pg_sys::TM_FailureData::default();
-        let policy = match wait {
-            true => pg_sys::LockWaitPolicy::LockWaitBlock,
-            false => pg_sys::LockWaitPolicy::LockWaitSkip,
-        };
-        // SAFETY: as in `Index::scan`. The access method's function is called behind a guard, as
-        // pgrx calls PostgreSQL's own: an ERROR in it unwinds.
-        unsafe {
-            pg_sys::PreventCommandIfReadOnly(c"SELECT FOR NO KEY UPDATE".as_ptr());
-            let table = relation::open(self.0, WRITE).relation;
-            let slot = pg_sys::table_slot_create(table, ptr::null_mut());
-            let method = &*(*table).rd_tableam;
-            let Some(lock) = method.tuple_lock else {
-                Error::corrupt("the table's access method can't lock rows").raise()
-            };
-            let snapshot = pg_sys::GetActiveSnapshot();
-            let command = pg_sys::GetCurrentCommandId(false);
-            let outcome = pg_sys::ffi::pg_guard_ffi_boundary(|| {
-                lock(
-                    table,
-                    &mut place,
-                    snapshot,
-                    slot,
-                    command,
-                    pg_sys::LockTupleMode::LockTupleNoKeyExclusive,
-                    policy,
-                    0,
-                    &mut failure,
-                )
-            });
-            pg_sys::ExecDropSingleTupleTableSlot(slot);
-            pg_sys::table_close(table, KEEP);
-            outcome == pg_sys::TM_Result::TM_Ok
-        }
-    }
-}
-
-/// The next value of a sequence of the schema `queen_mq`.
-pub fn draw(sequence: &'static CStr) -> i64 {
-    let oid = catalogue::oid_of(sequence);
-    // SAFETY: nextval_oid takes one OID and returns a bigint.
-    let drawn =
-        unsafe { pgrx::direct_function_call::<i64>(pg_sys::nextval_oid, &[oid.into_datum()]) };
-    drawn.unwrap_or_else(|| Error::corrupt("a sequence gave NULL").raise())
-}
-
-/// A by-reference column copied out of a row, read when it is wanted.
-#[derive(Clone, Copy)]
-pub struct StoredValue(Arg);
-
-impl StoredValue {
-    pub fn of(tuple: &Tuple, column: usize) -> Self {
-        Self(tuple.datum(column).map(copied))
-    }
-
-    /// A copy in the current memory context, still as it lies in the table.
-    pub fn copied(self) -> Self {
-        Self(self.0.map(copied))
-    }
-
-    pub fn nothing() -> Self {
-        Self(None)
-    }
-
-    pub fn get<T: FromDatum>(self) -> Option<T> {
-        // SAFETY: a copy of a column of the type it is read as.
-        self.0.and_then(|datum| unsafe { T::from_datum(datum, false) })
-    }
-}

@@ -7,11 +7,22 @@ use pgrx::pg_sys;
 use crate::error::Result;
 use crate::pg::clock::{At, Moment};
 use crate::pg::relation;
+use crate::pg::scan::{ScanEnd, Tuple, Value};
 use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
-use crate::pg::table::{Index, ScanEnd, Table, Tuple, Value};
+use crate::pg::table::{Index, table};
 
-// In order of the key, so that two calls with the same ids in another order don't deadlock. A row
-// that is not returned stands for its window: it is a duplicate, now locked by us.
+table! {
+    ADMISSIONS = c"admission";
+    QUEUE_ID: c"queue_id" INT8OID,
+    PARTITION: c"partition" TEXTOID,
+    TRANSACTION_ID: c"transaction_id" TEXTOID,
+    MESSAGE_ID: c"message_id" INT8OID,
+    ADMITTED_AT: c"admitted_at" TIMESTAMPTZOID,
+}
+
+// In order of the key, so that two calls with equal ids in another order do not deadlock. An id
+// that is not returned is a duplicate: its row is there, within its window, and locked by this
+// statement.
 static ADMIT: Statement = Statement::new(
     "INSERT INTO queen_mq.admission AS a
          (queue_id, partition, transaction_id, message_id, admitted_at)
@@ -30,7 +41,7 @@ static ADMIT: Statement = Statement::new(
         pg_sys::TIMESTAMPTZOID,
     ],
 );
-// OFFSET makes PostgreSQL look each id up by the whole key, and by no other plan.
+// With OFFSET, PostgreSQL looks each id up by the whole key, and uses no other plan.
 static ORIGINALS: Statement = Statement::new(
     "SELECT t.id, a.message_id FROM unnest($3) AS t(id)
      CROSS JOIN LATERAL (SELECT message_id FROM queen_mq.admission
@@ -46,8 +57,9 @@ static RENUMBER: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, pg_sys::INT8ARRAYOID],
 );
 
-/// Remember `ids` with their message ids. Waits for a transaction that is pushing one of them, and
-/// only for that. Returns the duplicates with their original message ids.
+/// Remember `ids` with their message ids for the dedup window. Waits for an open transaction that
+/// has pushed one of them, and for nothing else. Returns the duplicates, with the message ids of
+/// their originals.
 pub fn admit(
     queue: i64,
     partition: &str,
@@ -65,42 +77,45 @@ pub fn admit(
             arg(At(now)),
             arg(At(now.saturating_sub(window))),
         ])
-        .map(|row| row.need(1))
+        .map(|row| row.need(TRANSACTION_ID))
         .collect();
     if admitted.len() == ids.len() {
         return HashMap::new();
     }
     let originals: HashMap<String, i64> = ORIGINALS
         .run(&[arg(queue), arg(partition), arg(ids.to_vec())])
-        .map(|row| (row.need::<String>(1), row.need(2)))
+        .map(|row| (row.need::<String>(c"id"), row.need(MESSAGE_ID)))
         .filter(|(id, _)| !admitted.contains(id))
         .collect();
     if admitted.len() + originals.len() < ids.len() {
-        relation::refuse_suppression(c"admission");
+        relation::refuse_suppression(&ADMISSIONS);
     }
     originals
 }
 
-/// Give ids just admitted the message ids they got in the end.
+/// Write the message ids that these ids got in the end. This transaction has admitted them.
 pub fn renumber(queue: i64, partition: &str, ids: &[&str], messages: &[i64]) {
     RENUMBER.run(&[arg(queue), arg(partition), arg(ids.to_vec()), arg(messages.to_vec())]);
 }
 
-static ADMISSIONS: Table = Table(c"admission");
-static REMEMBERED: Index = Index { table: Table(c"admission"), name: c"admission_once" };
+static REMEMBERED: Index = Index {
+    table: &ADMISSIONS,
+    name: c"admission_once",
+    columns: &[QUEUE_ID, PARTITION, TRANSACTION_ID],
+};
 
 /// The message of a transaction_id that was admitted after `since`.
 pub fn find(queue: i64, partition: &str, id: &str, since: Moment) -> Result<Option<i64>> {
     let key = [Value::Int(queue), Value::Text(partition), Value::Text(id)];
-    let read = |row: &Tuple| (row.need(4), row.need::<At>(5).0);
+    let read = |row: &Tuple| (row.need(MESSAGE_ID), row.need::<At>(ADMITTED_AT).0);
     let found = ActiveSnapshot::new_snapshot(|under| {
         Ok(REMEMBERED.end(&key, ScanEnd::Start, under, read))
     })?;
     Ok(found.filter(|(_, at)| *at > since).map(|(message, _)| message))
 }
 
-/// Whether a transaction that has not ended is pushing this transaction_id; to push a duplicate is
-/// to lock its row. If not, it is locked by the caller now.
+/// Whether an open transaction is pushing this transaction_id. (A push of a duplicate locks the row
+/// of its original.) If not, and there is a row, the caller has locked it now.
 pub fn is_busy(queue: i64, partition: &str, id: &str) -> Result<bool> {
     let key = [Value::Int(queue), Value::Text(partition), Value::Text(id)];
     if REMEMBERED.is_busy(&key) {

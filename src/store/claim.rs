@@ -1,9 +1,11 @@
-//! `queen_mq.claim`: the messages that groups without order have taken.
+//! `queen_mq.claim`: the messages that groups without order have popped.
 //!
-//! A claim is to one message what a cursor is to a partition: an identity and a lock, with states in
-//! `queen_mq.progress`, the first of which its own row tells. It is there for everybody from the
-//! moment it is inserted, whether or not that has been committed: who takes messages looks at what
-//! others are about to take, and a unique key decides between those who come at the same moment.
+//! A claim is to one message what a cursor is to a partition: an identity and a lock. Its states
+//! are in `queen_mq.progress`, but for the first, which its own row tells.
+//!
+//! A claim counts from the moment it is inserted, before the popping transaction commits. A pop
+//! looks at the claims of open transactions as well, and leaves their messages alone. Of two pops
+//! that insert a claim of one message at once, the unique key lets one succeed.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -14,17 +16,31 @@ use queen_engine::cursor::Cursor;
 use queen_engine::lease::LeaseId;
 use queen_engine::message::{MessageId, Spans};
 
-use super::cursor::{self, Located};
-use super::{decode, signed, unsigned};
+use super::located::Located;
+use super::{decode, progress, signed, unsigned};
 use crate::error::Result;
 use crate::pg::clock::{At, Moment};
-use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
-use crate::pg::table::{self, Index, Key, RowLocation, ScanEnd, Table, Value};
+use crate::pg::scan::{Key, ScanEnd, Tuple, Value};
+use crate::pg::sequence;
+use crate::pg::spi::{ActiveSnapshot, Columns, SqlRow, Statement, arg};
+use crate::pg::table::{Column, Index, RowLocation, table};
 
-static CLAIMS: Table = Table(c"claim");
-static BY_ID: Index = Index { table: Table(c"claim"), name: c"claim_of_id" };
-static BY_MESSAGE: Index = Index { table: Table(c"claim"), name: c"claim_once" };
-static DUE: Index = Index { table: Table(c"claim"), name: c"claim_due" };
+table! {
+    CLAIMS = c"claim";
+    ID: c"id" INT8OID,
+    GROUP_ID: c"group_id" INT8OID,
+    PARTITION: c"partition" TEXTOID,
+    MESSAGE_ID: c"message_id" INT8OID,
+    TAKEN_AT: c"taken_at" TIMESTAMPTZOID,
+    LEASE_ID: c"lease_id" UUIDOID,
+    DEADLINE: c"deadline" TIMESTAMPTZOID,
+}
+
+static BY_ID: Index = Index { table: &CLAIMS, name: c"claim_of_id", columns: &[ID] };
+static BY_MESSAGE: Index =
+    Index { table: &CLAIMS, name: c"claim_once", columns: &[GROUP_ID, PARTITION, MESSAGE_ID] };
+static DUE: Index =
+    Index { table: &CLAIMS, name: c"claim_due", columns: &[GROUP_ID, DEADLINE, ID] };
 
 /// A lease with its deadline.
 pub type Terms = (LeaseId, Moment);
@@ -44,14 +60,14 @@ pub struct ClaimRow {
 }
 
 impl ClaimRow {
-    fn read(row: &table::Tuple) -> Self {
+    fn read(row: &Tuple) -> Self {
         Self {
-            id: unsigned(row.need(1)),
-            group: row.need(2),
-            partition: row.need(3),
-            message: MessageId::from_sql(row.need(4)),
-            taken_at: row.need::<At>(5).0,
-            terms: terms_of(row, 6),
+            id: unsigned(row.need(ID)),
+            group: row.need(GROUP_ID),
+            partition: row.need(PARTITION),
+            message: MessageId::from_sql(row.need(MESSAGE_ID)),
+            taken_at: row.need::<At>(TAKEN_AT).0,
+            terms: terms_of(row),
             is_own: row.is_own(),
             place: row.place(),
         }
@@ -65,7 +81,7 @@ impl ClaimRow {
     /// With its newest state.
     pub fn locate(self, under: &ActiveSnapshot) -> Result<(Located, RowLocation)> {
         let first = self.first_state();
-        let (revision, is_own, cursor) = cursor::newest(signed(self.id), || first, under)?;
+        let (revision, is_own, cursor) = progress::newest(signed(self.id), || first, under)?;
         let Self { id, group, partition, message, place, .. } = self;
         let message = Some(message);
         Ok((Located { id, group, partition, message, revision, is_own, cursor }, place))
@@ -73,9 +89,9 @@ impl ClaimRow {
 }
 
 /// A lease and its end, in two columns.
-fn terms_of(row: &impl Columns, column: usize) -> Option<Terms> {
-    let lease = row.get::<Uuid>(column).map(|uuid| LeaseId(*uuid.as_bytes()));
-    lease.zip(row.get::<At>(column + 1).map(|at| at.0))
+fn terms_of(row: &impl Columns<Column>) -> Option<Terms> {
+    let lease = row.get::<Uuid>(LEASE_ID).map(|uuid| LeaseId(*uuid.as_bytes()));
+    lease.zip(row.get::<At>(DEADLINE).map(|at| at.0))
 }
 
 /// The claim of this id.
@@ -83,7 +99,7 @@ pub fn find(id: u64, under: &ActiveSnapshot) -> Option<ClaimRow> {
     BY_ID.end(&[Value::Int(signed(id))], ScanEnd::Start, under, ClaimRow::read)
 }
 
-/// Claim a message: None where somebody has, or is about to.
+/// Claim a message. None where another transaction has claimed it, committed or not. Never waits.
 pub fn try_insert(
     id: u64,
     group: i64,
@@ -95,46 +111,46 @@ pub fn try_insert(
     CLAIMS.try_insert(
         &BY_MESSAGE,
         &[
-            arg(signed(id)),
-            arg(group),
-            arg(partition),
-            arg(message.to_sql()),
-            arg(At(taken_at)),
-            terms.and_then(|(lease, _)| arg(Uuid::from_bytes(lease.0))),
-            terms.and_then(|(_, deadline)| arg(At(deadline))),
+            (ID, arg(signed(id))),
+            (GROUP_ID, arg(group)),
+            (PARTITION, arg(partition)),
+            (MESSAGE_ID, arg(message.to_sql())),
+            (TAKEN_AT, arg(At(taken_at))),
+            (LEASE_ID, terms.and_then(|(lease, _)| arg(Uuid::from_bytes(lease.0)))),
+            (DEADLINE, terms.and_then(|(_, deadline)| arg(At(deadline)))),
         ],
     )
 }
 
-/// Take back what this transaction has claimed.
+/// Delete a claim that this transaction has inserted.
 pub fn withdraw(place: RowLocation) {
     CLAIMS.withdraw(place);
 }
 
 /// An id for a claim: from the ids of cursors.
 pub fn draw_id() -> u64 {
-    unsigned(table::draw(c"cursor_id_seq"))
+    unsigned(sequence::draw(c"cursor_id_seq"))
 }
 
-/// Lock the claim as a cursor is locked.
+/// Lock the row of a claim `FOR NO KEY UPDATE`, as that of a cursor is locked.
 pub fn lock(place: RowLocation, wait: bool, under: &ActiveSnapshot) -> bool {
     CLAIMS.lock(place, wait, under)
 }
 
-/// A claim of somebody, who may not have committed.
+/// A claim as it is at this moment; its transaction may not have committed.
 #[derive(Clone, Copy, Debug)]
 pub struct Claimed {
     pub id: u64,
     taken_at: Moment,
     /// The first lease, which was given when the message was taken.
     first: Option<Terms>,
-    /// Of a transaction that has not ended: another, or the current one.
+    /// Its transaction has not ended: it is another one, or the current one.
     pub is_open: bool,
     pub is_own: bool,
 }
 
 impl Claimed {
-    /// Whether it began under a lease whose time is over.
+    /// Whether it began with a lease whose time is over.
     pub fn has_ended(&self, now: Moment, void_before: Moment) -> bool {
         self.first.is_some_and(|(_, end)| end <= now || self.taken_at < void_before)
     }
@@ -148,28 +164,29 @@ pub fn at_hand(group: i64, partition: &str, of: &Spans) -> HashMap<MessageId, Cl
         BY_MESSAGE.scan_dirty::<()>(&keys, ScanEnd::Start, |row, unended| {
             let is_own = row.is_own();
             let claimed = Claimed {
-                id: unsigned(row.need(1)),
-                taken_at: row.need::<At>(5).0,
-                first: terms_of(row, 6),
+                id: unsigned(row.need(ID)),
+                taken_at: row.need::<At>(TAKEN_AT).0,
+                first: terms_of(row),
                 is_open: unended.written || is_own,
                 is_own,
             };
-            found.insert(MessageId::from_sql(row.need(4)), claimed);
+            found.insert(MessageId::from_sql(row.need(MESSAGE_ID)), claimed);
             ControlFlow::Continue(())
         });
     }
     found
 }
 
-/// The last message of the partition, not below `from`, that anybody has claimed, or is about to.
+/// The last message of the partition, not below `from`, that is claimed at this moment, committed
+/// or not.
 pub fn last_at_hand(group: i64, partition: &str, from: MessageId) -> Option<MessageId> {
     let keys = beyond(group, partition, from);
     BY_MESSAGE.scan_dirty(&keys, ScanEnd::End, |row, _| {
-        ControlFlow::Break(MessageId::from_sql(row.need(4)))
+        ControlFlow::Break(MessageId::from_sql(row.need(MESSAGE_ID)))
     })
 }
 
-/// Those of these messages that are claimed for all to see.
+/// The claims of these messages that are visible in the snapshot.
 pub fn visible(group: i64, partition: &str, of: &Spans, under: &ActiveSnapshot) -> Vec<ClaimRow> {
     let mut found = Vec::new();
     for (low, high) in runs(of) {
@@ -182,16 +199,16 @@ pub fn visible(group: i64, partition: &str, of: &Spans, under: &ActiveSnapshot) 
     found
 }
 
-fn between(group: i64, partition: &str, low: i64, high: i64) -> [(i16, Key<'_>); 4] {
+fn between(group: i64, partition: &str, low: i64, high: i64) -> [(Column, Key<'_>); 4] {
     [
-        (1, Key::Is(Value::Int(group))),
-        (2, Key::Is(Value::Text(partition))),
-        (3, Key::Above(Value::Int(low - 1))),
-        (3, Key::UpTo(Value::Int(high))),
+        (GROUP_ID, Key::Is(Value::Int(group))),
+        (PARTITION, Key::Is(Value::Text(partition))),
+        (MESSAGE_ID, Key::Above(Value::Int(low - 1))),
+        (MESSAGE_ID, Key::UpTo(Value::Int(high))),
     ]
 }
 
-/// Segments this close to each other are looked at in one scan.
+/// Claims of segments whose ids differ by no more than this are read in one scan.
 const NEAR: u64 = 1024;
 
 /// Ranges of message ids, first and last, that together hold all of `spans`.
@@ -210,11 +227,13 @@ fn runs(spans: &Spans) -> Vec<(i64, i64)> {
     runs.into_iter().map(|(first, last)| (first.to_sql(), last.to_sql())).collect()
 }
 
-/// The first partition after `after` that has, or had, claims of the group. Those that have gone may
-/// be many, beside an old snapshot: they are not passed one by one.
+/// The first partition after `after` that has, or had, claims of the group. While an old snapshot
+/// is held, the index may have many entries of claims that are gone; this passes none of them one
+/// by one.
 pub fn next_partition(group: i64, after: &str) -> Option<String> {
-    let keys = [(1, Key::Is(Value::Int(group))), (2, Key::Above(Value::Text(after)))];
-    BY_MESSAGE.scan_any(&keys, ScanEnd::Start, |row| ControlFlow::Break(row.need(3)))
+    let keys =
+        [(GROUP_ID, Key::Is(Value::Int(group))), (PARTITION, Key::Above(Value::Text(after)))];
+    BY_MESSAGE.scan_any(&keys, ScanEnd::Start, |row| ControlFlow::Break(row.need(PARTITION)))
 }
 
 /// The claims of a partition from `from` on, in the order of messages.
@@ -230,7 +249,7 @@ pub fn of_partition(
     BY_MESSAGE.after(&prefix, &after, None, limit, under, ClaimRow::read)
 }
 
-/// The last message of a partition, not below `from`, that is claimed.
+/// The last message of a partition, not below `from`, whose claim is visible in the snapshot.
 pub fn last(
     group: i64,
     partition: &str,
@@ -238,15 +257,15 @@ pub fn last(
     under: &ActiveSnapshot,
 ) -> Option<MessageId> {
     let keys = beyond(group, partition, from);
-    let read = |row: &table::Tuple| ControlFlow::Break(MessageId::from_sql(row.need(4)));
+    let read = |row: &Tuple| ControlFlow::Break(MessageId::from_sql(row.need(MESSAGE_ID)));
     BY_MESSAGE.scan(&keys, ScanEnd::End, under, read)
 }
 
-fn beyond(group: i64, partition: &str, from: MessageId) -> [(i16, Key<'_>); 3] {
+fn beyond(group: i64, partition: &str, from: MessageId) -> [(Column, Key<'_>); 3] {
     [
-        (1, Key::Is(Value::Int(group))),
-        (2, Key::Is(Value::Text(partition))),
-        (3, Key::Above(Value::Int(from.to_sql() - 1))),
+        (GROUP_ID, Key::Is(Value::Int(group))),
+        (PARTITION, Key::Is(Value::Text(partition))),
+        (MESSAGE_ID, Key::Above(Value::Int(from.to_sql() - 1))),
     ]
 }
 
@@ -259,7 +278,7 @@ pub(super) fn due(
     under: &ActiveSnapshot,
 ) -> Vec<(Moment, i64)> {
     let after = [Value::Time(after.0), Value::Int(after.1)];
-    let read = |row: &table::Tuple| (row.need::<At>(7).0, row.need(1));
+    let read = |row: &Tuple| (row.need::<At>(DEADLINE).0, row.need(ID));
     DUE.after(&[Value::Int(group)], &after, bound.map(Value::Time), limit, under, read)
 }
 
@@ -274,18 +293,18 @@ static OF_GROUP: Statement = Statement::new(
 
 /// Every claim of the group.
 pub fn of_group(group: i64, under: &ActiveSnapshot) -> Result<Vec<Located>> {
-    let read = |row: crate::pg::spi::SqlRow| {
-        let message = MessageId::from_sql(row.need(3));
-        let cursor = match row.get::<Vec<u8>>(8) {
+    let read = |row: SqlRow| {
+        let message = MessageId::from_sql(row.need(MESSAGE_ID));
+        let cursor = match row.get::<Vec<u8>>(c"state") {
             Some(bytes) => decode(&bytes, "the state of a claim")?,
-            None => Cursor::claimed(message, row.need::<At>(4).0, terms_of(&row, 5)),
+            None => Cursor::claimed(message, row.need::<At>(TAKEN_AT).0, terms_of(&row)),
         };
         Ok(Located {
-            id: unsigned(row.need(1)),
+            id: unsigned(row.need(ID)),
             group,
-            partition: row.need(2),
+            partition: row.need(PARTITION),
             message: Some(message),
-            revision: row.get(7).unwrap_or(0),
+            revision: row.get(c"revision").unwrap_or(0),
             is_own: true,
             cursor,
         })
@@ -299,17 +318,18 @@ static DELETE: Statement = Statement::new(
      RETURNING id",
     &[pg_sys::INT8ARRAYOID],
 );
-// What a sweep is deleting is left to it.
+// States that a sweep is deleting at this moment are skipped.
 static DELETE_STATES: Statement = Statement::new(
     "DELETE FROM queen_mq.progress WHERE ctid = ANY (ARRAY(
          SELECT ctid FROM queen_mq.progress WHERE cursor_id = ANY ($1) FOR UPDATE SKIP LOCKED))",
     &[pg_sys::INT8ARRAYOID],
 );
 
-/// Remove claims with their states, but for those that somebody has locked; returns which.
+/// Delete claims with their states, except those that another transaction has locked; returns the
+/// ids of the deleted ones.
 pub fn delete(claims: &[u64]) -> Vec<u64> {
     let ids: Vec<i64> = claims.iter().copied().map(signed).collect();
-    let gone: Vec<i64> = DELETE.run(&[arg(ids)]).map(|row| row.need(1)).collect();
+    let gone: Vec<i64> = DELETE.run(&[arg(ids)]).map(|row| row.need(ID)).collect();
     DELETE_STATES.run(&[arg(gone.clone())]);
     gone.into_iter().map(unsigned).collect()
 }

@@ -1,55 +1,39 @@
-//! `queen_mq.cursor` and `queen_mq.progress`: who reads where, and how far.
-//!
-//! The cursor row is an identity and a lock. Its state is the newest row of progress: written by
-//! the holder of the lock alone, as the next revision, never updated.
+//! `queen_mq.cursor`: who reads where. A row is the identity and the lock of a partition for a
+//! group; its state is the newest row of [`super::progress`].
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use pgrx::pg_sys;
-use queen_engine::codec::encode;
 use queen_engine::cursor::{Cursor, Start};
 use queen_engine::message::MessageId;
 
-use super::identity::Identity;
+pub use super::located::Located;
+pub use super::progress::{Notice, append, append_quietly, state_of};
+use super::progress::{latest_revision, newest};
 use super::unit::Unit;
-use super::{claim, decode, locks, receipt, seen_snapshot, signed, unsigned};
+use super::{claim, decode, locks, signed, unsigned};
 use crate::error::{Error, Result};
-use crate::pg::clock::{self, At};
-use crate::pg::spi::{ActiveSnapshot, Arg, Columns, Statement, arg, one_snapshot_per_transaction};
-use crate::pg::table::{self, Index, Key, RowLocation, ScanEnd, Table, Value};
-use crate::wait::waiters::{self, Topic};
+use crate::pg::scan::{Key, ScanEnd, Tuple, Value};
+use crate::pg::sequence;
+use crate::pg::spi::{
+    ActiveSnapshot, Columns, SqlRow, Statement, arg, one_snapshot_per_transaction,
+};
+use crate::pg::table::{Index, RowLocation, table};
 
-/// A cursor, or a claim, with its newest state.
-#[derive(Clone, Debug)]
-pub struct Located {
-    pub id: u64,
-    pub group: i64,
-    pub partition: String,
-    /// What it is a claim of; None: it is a cursor.
-    pub message: Option<MessageId>,
-    pub revision: i64,
-    /// The current transaction has written this revision, or may have.
-    pub is_own: bool,
-    pub cursor: Cursor,
+table! {
+    CURSORS = c"cursor";
+    ID: c"id" INT8OID,
+    GROUP_ID: c"group_id" INT8OID,
+    PARTITION: c"partition" TEXTOID,
 }
 
-impl Located {
-    /// A claim that has no state yet, or none any more.
-    pub fn claim(id: u64, group: i64, partition: &str, message: MessageId) -> Self {
-        let (partition, message, cursor) = (partition.to_owned(), Some(message), Cursor::default());
-        Self { id, group, partition, message, revision: 0, is_own: false, cursor }
-    }
-}
+static BY_PARTITION: Index =
+    Index { table: &CURSORS, name: c"cursor_once", columns: &[GROUP_ID, PARTITION] };
+static BY_ID: Index = Index { table: &CURSORS, name: c"cursor_pkey", columns: &[ID] };
 
-static CURSORS: Table = Table(c"cursor");
-static BY_PARTITION: Index = Index { table: Table(c"cursor"), name: c"cursor_once" };
-static BY_ID: Index = Index { table: Table(c"cursor"), name: c"cursor_pkey" };
-static PROGRESS: Table = Table(c"progress");
-static REVISIONS: Index = Index { table: Table(c"progress"), name: c"progress_newest" };
-
-/// What is known of a partition for a group: its cursor and where that row lies, unless nobody has
-/// read the partition yet.
+/// The cursor of a partition for a group with its newest state, and where its row lies. None if the
+/// group has not read the partition yet.
 pub fn status(
     group: i64,
     start: &Start,
@@ -57,57 +41,17 @@ pub fn status(
     under: &ActiveSnapshot,
 ) -> Result<Option<(Located, RowLocation)>> {
     let key = [Value::Int(group), Value::Text(partition)];
-    let found = BY_PARTITION.end(&key, ScanEnd::Start, under, |row| (row.need(1), row.place()));
+    let found = BY_PARTITION.end(&key, ScanEnd::Start, under, |row| (row.need(ID), row.place()));
     let Some((id, place)) = found else { return Ok(None) };
     let (revision, is_own, cursor) = newest(id, || Cursor::new(start.clone()), under)?;
     let (id, partition, message) = (unsigned(id), partition.to_owned(), None);
     Ok(Some((Located { id, group, partition, message, revision, is_own, cursor }, place)))
 }
 
-/// The newest state of the cursor of this id, which may be gone.
-pub fn state_of(id: u64, under: &ActiveSnapshot) -> Result<Option<Cursor>> {
-    let (revision, _, cursor) = newest(signed(id), Cursor::default, under)?;
-    Ok((revision > 0).then_some(cursor))
-}
-
-/// The newest revision of a cursor or a claim, whether it is the current transaction's, and the
-/// state; 0 and the `first` where there is none.
-pub(super) fn newest(
-    id: i64,
-    first: impl FnOnce() -> Cursor,
-    under: &ActiveSnapshot,
-) -> Result<(i64, bool, Cursor)> {
-    let read = |row: &table::Tuple| {
-        let state = decode(&row.need::<Vec<u8>>(6), "the state of a cursor");
-        (need_revision(row), row.is_own(), state)
-    };
-    match REVISIONS.end(&[Value::Int(id)], ScanEnd::End, under, read) {
-        Some((revision, is_own, cursor)) => Ok((revision, is_own, cursor?)),
-        None => Ok((0, false, first())),
-    }
-}
-
-fn need_revision(row: &impl Columns) -> i64 {
-    row.need(2)
-}
-
-/// The newest revision there is at this moment, also in REPEATABLE READ.
-fn latest_revision(cursor: u64) -> Result<i64> {
-    ActiveSnapshot::latest_snapshot(|under| {
-        let key = [Value::Int(signed(cursor))];
-        Ok(REVISIONS.end(&key, ScanEnd::End, under, need_revision).unwrap_or(0))
-    })
-}
-
-/// Whether `revision` is still the newest of its cursor: for hints, not for writing.
-pub(super) fn is_newest(cursor: i64, revision: i64, under: &ActiveSnapshot) -> bool {
-    let newest = REVISIONS.end(&[Value::Int(cursor)], ScanEnd::End, under, need_revision);
-    newest.is_none_or(|newest| newest <= revision)
-}
-
-/// What a cursor, or a claim, is called where work is looked for.
+/// The name of a cursor, or of a claim, in the search for work ([`Unit`]).
 pub(super) fn unit_of(cursor: i64, under: &ActiveSnapshot) -> Option<String> {
-    let partition = BY_ID.end(&[Value::Int(cursor)], ScanEnd::Start, under, |row| row.need(3));
+    let partition =
+        BY_ID.end(&[Value::Int(cursor)], ScanEnd::Start, under, |row| row.need(PARTITION));
     partition.or_else(|| {
         let claim = claim::find(unsigned(cursor), under)?;
         Some(Unit::Claim { partition: &claim.partition, id: claim.id }.to_string())
@@ -118,15 +62,16 @@ pub(super) fn unit_of(cursor: i64, under: &ActiveSnapshot) -> Option<String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockAttempt {
     Locked,
-    /// Somebody else has it.
+    /// Another transaction has locked it.
     HeldByAnother,
-    /// It has a newer state than the caller saw. The lock may have been taken all the same.
+    /// It has a newer state than the caller saw. This transaction may have locked it all the same.
     MovedOn,
 }
 
-/// Lock the cursor unless somebody else has it, or has moved it on. Never waits. Looks before it
-/// locks, so that what was popped since the caller's snapshot is left alone, and once more after:
-/// the answer stands then. In REPEATABLE READ a newer state is an error.
+/// Lock the row of a cursor or a claim, unless another transaction has locked it or has written a
+/// newer state. Never waits. It looks for a newer state before it locks, so as not to lock what
+/// another consumer has popped since the caller's snapshot; and once more after, when no other
+/// transaction can write one. In REPEATABLE READ a newer state is error 40001.
 pub fn try_lock(at: &Located, place: RowLocation, under: &ActiveSnapshot) -> Result<LockAttempt> {
     match lock_if_newest(at, place, under)? {
         LockAttempt::MovedOn => moved_on(),
@@ -134,7 +79,8 @@ pub fn try_lock(at: &Located, place: RowLocation, under: &ActiveSnapshot) -> Res
     }
 }
 
-/// The same, for those who can do without: a newer state is no error.
+/// [`try_lock`] for a caller that can do without the lock: a newer state is no error, in REPEATABLE
+/// READ either.
 pub fn lock_if_newest(
     at: &Located,
     place: RowLocation,
@@ -156,7 +102,8 @@ pub fn lock_if_newest(
     }
 }
 
-/// What to do about a state that is newer than the snapshot.
+/// What follows from a state that is newer than the caller's snapshot: in REPEATABLE READ error
+/// 40001, for each new look would show the old state again.
 pub fn moved_on() -> Result<LockAttempt> {
     match one_snapshot_per_transaction() {
         true => Err(stale()),
@@ -168,22 +115,23 @@ fn stale() -> Error {
     Error::conflict("The position of this consumer group")
 }
 
-/// Create the cursor: being new, it is locked. None where another transaction has just created it
-/// or is about to, or holds [`locks::first_reads`] or [`locks::first_reads_of`] whole. Never waits.
-/// In REPEATABLE READ a cursor that another transaction has created since the snapshot is an error.
+/// Create the cursor of a partition. As long as this transaction is open, no other one can lock the
+/// new row. None where another transaction has created the cursor, committed or not, or holds
+/// [`locks::first_reads`] or [`locks::first_reads_of`] whole. Never waits. In REPEATABLE READ, a
+/// cursor that another transaction has committed since the snapshot is error 40001.
 pub fn try_create(queue: i64, group: i64, partition: &str) -> Result<Option<Located>> {
-    if !try_read_first(queue, group) {
+    if !try_share_first_reads(queue, group) {
         return Ok(None);
     }
-    let new = try_create_read(group, partition);
+    let new = try_create_with_shares(group, partition);
     if !matches!(new, Ok(Some(_))) {
-        give_up_reading(queue, group);
+        give_back_first_reads(queue, group);
     }
     new
 }
 
-/// [`try_create`] for a caller that has succeeded in [`try_read_first`].
-pub fn try_create_read(group: i64, partition: &str) -> Result<Option<Located>> {
+/// [`try_create`] for a caller that has succeeded in [`try_share_first_reads`].
+pub fn try_create_with_shares(group: i64, partition: &str) -> Result<Option<Located>> {
     let new = insert_if_new(group, partition);
     match new.is_none() && one_snapshot_per_transaction() && exists(group, partition)? {
         true => Err(stale()),
@@ -191,25 +139,29 @@ pub fn try_create_read(group: i64, partition: &str) -> Result<Option<Located>> {
     }
 }
 
-/// Insert a cursor, unless there is one: that is no error, also in REPEATABLE READ. The caller has
-/// succeeded in [`try_read_first`], or holds the group's row; a transaction that moves or removes
-/// the group waits for either.
+/// Insert a cursor; None if there is one, also in REPEATABLE READ. The caller has succeeded in
+/// [`try_share_first_reads`], or holds the group's row: a transaction that moves or removes the
+/// group waits for both.
 ///
-/// Two transactions that insert at once meet at the unique key: the second one finds that out and
-/// withdraws. ScanEnd then on the row itself keeps other transactions out, committed or not.
+/// Of two transactions that insert at once, the second finds the key of the first in the unique
+/// index and deletes its own row again.
 pub fn insert_if_new(group: i64, partition: &str) -> Option<Located> {
     if is_at_hand(group, partition) {
         return None;
     }
-    let id = table::draw(c"cursor_id_seq");
-    CURSORS.try_insert(&BY_PARTITION, &[arg(id), arg(group), arg(partition)])?;
+    let id = sequence::draw(c"cursor_id_seq");
+    CURSORS.try_insert(
+        &BY_PARTITION,
+        &[(ID, arg(id)), (GROUP_ID, arg(group)), (PARTITION, arg(partition))],
+    )?;
     Some(fresh(unsigned(id), group, partition))
 }
 
-/// Whether there is such a cursor at this moment, or a transaction that has not ended has created
-/// one. The look spares an insert that would fail.
+/// Whether there is such a cursor at this moment, committed or not. Asked before an insert, which
+/// would fail then and leave a dead row.
 fn is_at_hand(group: i64, partition: &str) -> bool {
-    let keys = [(1, Key::Is(Value::Int(group))), (2, Key::Is(Value::Text(partition)))];
+    let keys =
+        [(GROUP_ID, Key::Is(Value::Int(group))), (PARTITION, Key::Is(Value::Text(partition)))];
     BY_PARTITION.scan_dirty(&keys, ScanEnd::Start, |_, _| ControlFlow::Break(())).is_some()
 }
 
@@ -219,10 +171,11 @@ fn fresh(id: u64, group: i64, partition: &str) -> Located {
     Located { id, group, partition, message: None, revision: 0, is_own: false, cursor }
 }
 
-/// Take the shares under which the caller may create cursors and claims of the group. If they are
-/// granted, no transaction moves or empties the group before this one ends, or calls
-/// [`give_up_reading`]. Never waits.
-pub fn try_read_first(queue: i64, group: i64) -> bool {
+/// Share [`locks::first_reads`] and [`locks::first_reads_of`], under which the caller may create
+/// cursors and claims of the group. If both shares are granted, no other transaction moves or
+/// empties the group before this one ends, or calls [`give_back_first_reads`]. False, with neither,
+/// where another transaction holds one of the locks whole or waits for that. Never waits.
+pub fn try_share_first_reads(queue: i64, group: i64) -> bool {
     if !locks::first_reads(queue).try_share() {
         return false;
     }
@@ -233,21 +186,22 @@ pub fn try_read_first(queue: i64, group: i64) -> bool {
     has_both
 }
 
-/// Give the shares of [`try_read_first`] back, where the caller has created nothing. A pop that
-/// goes on waiting for messages then keeps no seek, purge or deletion waiting.
-pub fn give_up_reading(queue: i64, group: i64) {
+/// Give back the shares of [`try_share_first_reads`], where the caller has created nothing. A pop
+/// that goes on waiting for messages then keeps no seek, purge or deletion waiting.
+pub fn give_back_first_reads(queue: i64, group: i64) {
     locks::first_reads(queue).give_back_share();
     locks::first_reads_of(group).give_back_share();
 }
 
-/// [`try_read_first`], waiting for a transaction that holds one of the locks whole.
-pub fn read_first(queue: i64, group: i64) {
+/// Share [`locks::first_reads`] and [`locks::first_reads_of`], waiting for a transaction that holds
+/// one of them whole.
+pub fn share_first_reads(queue: i64, group: i64) {
     locks::first_reads(queue).share();
     locks::first_reads_of(group).share();
 }
 
-/// Put a new cursor in the place of the old one, which the caller has locked, or of none. The
-/// caller holds a lock under which no other transaction creates one.
+/// Delete the cursor of a partition, if there is one, with its states, and insert a new one. The
+/// caller has locked the old one, and holds a lock under which no other transaction creates one.
 pub fn replace(group: i64, partition: &str) -> Result<Located> {
     REMOVE.run(&[arg(group), arg(partition)]);
     insert_if_new(group, partition).ok_or_else(stale)
@@ -268,22 +222,22 @@ static CREATE: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::TEXTARRAYOID],
 );
 
-/// See that the cursors exist, waiting for transactions that are creating one of them. In
-/// REPEATABLE READ a cursor that was created since the snapshot is an error.
+/// Create the cursors that do not exist, waiting for transactions that are creating one of them. In
+/// REPEATABLE READ, a cursor that was created since the snapshot is error 40001.
 pub fn create(group: i64, partitions: Vec<String>) {
     CREATE.run(&[arg(group), arg(partitions)]);
 }
 
-/// Whether no transaction holds [`locks::takes`] of the partition: retention holds it while it
-/// removes messages, and would not see a claim that is inserted now.
-pub fn may_take(group: i64, partition: &str) -> bool {
-    locks::takes(group, partition).is_free()
+/// Whether another transaction holds [`locks::takes`] of the partition, or waits for it. Retention
+/// holds it while it removes messages, and would not see a claim that is inserted now.
+pub fn claims_are_locked_out(group: i64, partition: &str) -> bool {
+    !locks::takes(group, partition).is_free()
 }
 
-/// Take [`locks::takes`]: to the end of the transaction no consumer takes messages of the partition
-/// in a group without order. False if another transaction holds the lock, or this one has no spare
-/// lock left ([`locks::has_spare`]).
-pub fn try_keep_from_taking(group: i64, partition: &str) -> bool {
+/// Take [`locks::takes`] whole: to the end of the transaction no consumer claims messages of the
+/// partition, in a group without order. False if another transaction holds the lock, or this one
+/// has no spare lock left ([`locks::has_spare`]).
+pub fn try_lock_out_claims(group: i64, partition: &str) -> bool {
     locks::takes(group, partition).try_spare()
 }
 
@@ -303,7 +257,7 @@ static IDS_OF: Statement = Statement::new(
 
 /// The cursors and claims of the groups, ascending.
 pub fn ids_of(groups: &[i64], under: &ActiveSnapshot) -> Vec<u64> {
-    IDS_OF.read(&[arg(groups.to_vec())], under).map(|row| unsigned(row.need(1))).collect()
+    IDS_OF.read(&[arg(groups.to_vec())], under).map(|row| unsigned(row.need(ID))).collect()
 }
 
 static IDS_IN: Statement = Statement::new(
@@ -314,28 +268,31 @@ static IDS_IN: Statement = Statement::new(
 
 /// The cursor and the claims of a partition, ascending.
 pub fn ids_in(group: i64, partition: &str, under: &ActiveSnapshot) -> Vec<u64> {
-    IDS_IN.read(&[arg(group), arg(partition)], under).map(|row| unsigned(row.need(1))).collect()
+    IDS_IN.read(&[arg(group), arg(partition)], under).map(|row| unsigned(row.need(ID))).collect()
 }
 
-/// A cursor, or a claim, that has been locked; its state is to be read after this.
+/// A cursor or a claim that this transaction has locked. The caller reads its state after this, in
+/// [`locate`].
 pub struct LockedCursor {
     pub id: u64,
     pub group: i64,
     pub partition: String,
     claim: Option<(MessageId, Cursor)>,
-    /// Of a claim that is settled, and was not locked: its last revision and state.
+    /// A claim that is settled was not locked: its last revision, whether that is this
+    /// transaction's, and its state.
     last: Option<(i64, bool, Cursor)>,
 }
 
-/// Lock a cursor or a claim, waiting for the transaction that holds it. None if it is gone.
+/// Lock the row of a cursor or a claim, waiting for the transaction that has locked it. None if the
+/// row is gone. In REPEATABLE READ, one that is younger than the snapshot is error 40001.
 pub fn lock_row(id: u64) -> Result<Option<LockedCursor>> {
     ActiveSnapshot::new_snapshot(|under| lock_one(id, false, under))
 }
 
 /// Lock cursors and claims in the given order, which is ascending, waiting for the transactions
-/// that hold them. Those that are gone drop out. The caller reads their states after this, under a
-/// newer snapshot. Claims of settled messages are not locked: the caller need not wait for a sweep
-/// that may be removing them.
+/// that have locked them. Those that are gone drop out. The caller reads their states after this,
+/// under a newer snapshot. Claims of settled messages are not locked, so the caller does not wait
+/// for a sweep that is deleting them.
 pub fn lock_unsettled(cursors: &[u64]) -> Result<Vec<LockedCursor>> {
     let mut locked = Vec::with_capacity(cursors.len());
     for &id in cursors {
@@ -345,12 +302,13 @@ pub fn lock_unsettled(cursors: &[u64]) -> Result<Vec<LockedCursor>> {
 }
 
 thread_local! {
-    /// Whether what this session locked last was a claim: most likely, so is the next.
+    /// Whether what this session locked last was a claim. The next one most likely is of that kind,
+    /// so it is looked up first.
     static WAS_CLAIM: Cell<bool> = const { Cell::new(false) };
 }
 
 fn lock_one(id: u64, but_settled: bool, under: &ActiveSnapshot) -> Result<Option<LockedCursor>> {
-    let read = |row: &table::Tuple| (row.need(2), row.need(3), row.place());
+    let read = |row: &Tuple| (row.need(GROUP_ID), row.need(PARTITION), row.place());
     let key = [Value::Int(signed(id))];
     let find_claim = |is_time: bool| if is_time { claim::find(id, under) } else { None };
     let early = find_claim(WAS_CLAIM.get());
@@ -380,7 +338,8 @@ fn lock_one(id: u64, but_settled: bool, under: &ActiveSnapshot) -> Result<Option
     }
 }
 
-/// Whether there is such a cursor or claim at this moment, whatever the transaction's snapshot says.
+/// Whether there is such a cursor or claim at this moment, whatever the transaction's snapshot
+/// says.
 fn exists_by_id(id: u64) -> Result<bool> {
     let key = [Value::Int(signed(id))];
     ActiveSnapshot::latest_snapshot(|under| {
@@ -389,8 +348,9 @@ fn exists_by_id(id: u64) -> Result<bool> {
     })
 }
 
-/// The newest states of what was locked; `start` tells where a group begins. In REPEATABLE READ one
-/// that is out of date is an error.
+/// The newest states of what was locked. `start` gives the start of a group, at which a cursor
+/// without a state begins. In REPEATABLE READ, a state that is newer than the snapshot is error
+/// 40001.
 pub fn locate<'a>(
     locked: Vec<LockedCursor>,
     start: impl Fn(i64) -> &'a Start,
@@ -399,7 +359,7 @@ pub fn locate<'a>(
     let mut located = Vec::with_capacity(locked.len());
     for LockedCursor { id, group, partition, claim, last } in locked {
         let (message, first) = claim.unzip();
-        // It may be gone by now.
+        // A settled claim: its row was not locked, and may be gone.
         if let Some((revision, is_own, cursor)) = last {
             located.push(Located { id, group, partition, message, revision, is_own, cursor });
             continue;
@@ -414,83 +374,6 @@ pub fn locate<'a>(
     Ok(located)
 }
 
-/// How the search for work learns of a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice {
-    /// Leased: there is nothing to look for before the deadline. Or a claim that is settled: there
-    /// is nothing to look for at all.
-    Leased,
-    /// Ready, or waiting for a retry: announced under this transaction id. A retry is announced
-    /// too, since its moment may have passed before the transaction commits.
-    Ready { xid: u64 },
-}
-
-impl Notice {
-    /// Of `state`, which follows `at`. What is leased is announced all the same where it hides an
-    /// announcement of this transaction: its deadline may have passed before the commit, and others
-    /// have passed such moments by then.
-    pub fn of(at: &Located, state: &Cursor, identity: Identity) -> Self {
-        let is_over = at.message.is_some() && state.open() == 0;
-        match !is_over && (state.leases.is_empty() || at.is_own) {
-            true => Self::Ready { xid: seen_snapshot::assign_xid(identity) },
-            false => Self::Leased,
-        }
-    }
-}
-
-/// Write `state` as the revision after that of `at`, which is the newest and whose lock the caller
-/// holds.
-pub fn append(at: &Located, state: &Cursor, notice: Notice) {
-    let announced = match notice {
-        Notice::Leased => None,
-        Notice::Ready { xid } => {
-            waiters::touch(Topic::group(at.group));
-            arg(signed(xid))
-        }
-    };
-    insert_state(at, state, announced);
-}
-
-fn insert_state(at: &Located, state: &Cursor, announced: Arg) {
-    let due: Arg = state.due_at().and_then(|moment| arg(At(moment)));
-    PROGRESS.insert(&[
-        arg(signed(at.id)),
-        arg(at.revision + 1),
-        arg(at.group),
-        due,
-        announced,
-        arg(encode(state)),
-    ]);
-    prune(at.id, at.revision + 1);
-}
-
-/// The same for a state that says nothing new to whoever looks for work: an announcement of the one
-/// before stands, for those who have not come to it.
-pub fn append_quietly(at: &Located, state: &Cursor, under: &ActiveSnapshot) {
-    let announced = |row: &table::Tuple| row.get::<i64>(5);
-    let announced = REVISIONS.end(&[Value::Int(signed(at.id))], ScanEnd::End, under, announced);
-    insert_state(at, state, announced.flatten().and_then(arg));
-}
-
-/// Superseded revisions are deleted this many at a time, and this many are left.
-const PRUNED: i64 = 64;
-
-static PRUNE: Statement = Statement::new(
-    "DELETE FROM queen_mq.progress WHERE ctid = ANY (ARRAY(
-         SELECT ctid FROM queen_mq.progress
-         WHERE cursor_id = $1 AND revision > $2 AND revision <= $3 FOR UPDATE SKIP LOCKED))",
-    &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID],
-);
-
-/// Every 64th revision removes the 64 before the last 64. The lower bound keeps the scan away from
-/// the end of the index where rows die. What a sweep is deleting is left to it.
-fn prune(cursor: u64, revision: i64) {
-    if revision % PRUNED == 0 && revision > PRUNED {
-        PRUNE.run(&[arg(signed(cursor)), arg(revision - 2 * PRUNED), arg(revision - PRUNED)]);
-        receipt::prune(cursor, clock::now());
-    }
-}
-
 static OF_GROUP: Statement = Statement::new(
     "SELECT c.id, c.partition, p.revision, p.state FROM queen_mq.cursor c
      LEFT JOIN LATERAL (SELECT revision, state FROM queen_mq.progress
@@ -501,17 +384,17 @@ static OF_GROUP: Statement = Statement::new(
 
 /// Every cursor of the group, and then every claim.
 pub fn of_group(group: i64, start: &Start, under: &ActiveSnapshot) -> Result<Vec<Located>> {
-    let read = |row: crate::pg::spi::SqlRow| {
-        let cursor = match row.get::<Vec<u8>>(4) {
+    let read = |row: SqlRow| {
+        let cursor = match row.get::<Vec<u8>>(c"state") {
             Some(bytes) => decode(&bytes, "the state of a cursor")?,
             None => Cursor::new(start.clone()),
         };
         Ok(Located {
-            id: unsigned(row.need(1)),
+            id: unsigned(row.need(ID)),
             group,
-            partition: row.need(2),
+            partition: row.need(PARTITION),
             message: None,
-            revision: row.get(3).unwrap_or(0),
+            revision: row.get(c"revision").unwrap_or(0),
             is_own: true,
             cursor,
         })

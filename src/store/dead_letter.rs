@@ -9,9 +9,27 @@ use crate::pg::clock::{At, Moment};
 use crate::pg::datum::Jsonb;
 use crate::pg::relation;
 use crate::pg::spi::{Columns, Statement, arg};
+use crate::pg::table::table;
 
-// The copy is made from the log by PostgreSQL; the payload does not pass through this process's
-// hands. A message without a transaction_id of its own gets the derived one.
+table! {
+    DEAD_LETTERS = c"dead_letter";
+    ID: c"id" INT8OID,
+    QUEUE: c"queue" TEXTOID,
+    CONSUMER_GROUP: c"consumer_group" TEXTOID,
+    PARTITION: c"partition" TEXTOID,
+    MESSAGE_ID: c"message_id" INT8OID,
+    TRANSACTION_ID: c"transaction_id" TEXTOID,
+    PAYLOAD: c"payload" JSONBOID,
+    HEADERS: c"headers" JSONBOID,
+    ERROR: c"error" TEXTOID,
+    FAILURES: c"failures" INT4OID,
+    DELIVERIES: c"deliveries" INT4OID,
+    CREATED_AT: c"created_at" TIMESTAMPTZOID,
+    FAILED_AT: c"failed_at" TIMESTAMPTZOID,
+}
+
+// The statement copies the payload from the log, so it does not pass through Rust. A message that
+// was pushed without a transaction_id gets the derived one.
 static BURY: Statement = Statement::new(
     "INSERT INTO queen_mq.dead_letter
          (queue, consumer_group, partition, message_id, transaction_id, payload, headers, error,
@@ -35,7 +53,7 @@ static BURY: Statement = Statement::new(
         pg_sys::TIMESTAMPTZOID,
     ],
 );
-/// Whether there is something to bury: else the log has been emptied in the meantime.
+// Whether the message is still in the log.
 static IS_IN_LOG: Statement = Statement::new(
     "SELECT FROM queen_mq.consumer_group g
      JOIN queen_mq.queue q ON q.name = g.queue
@@ -63,10 +81,11 @@ pub fn bury(group: i64, partition: &str, dead: DeadLetter, error: Option<&str>, 
     ]);
     let segment = [arg(group), arg(partition), arg(signed(message.segment()))];
     if buried.affected() == 0 && IS_IN_LOG.run(&segment).affected() > 0 {
-        relation::refuse_suppression(c"dead_letter");
+        relation::refuse_suppression(&DEAD_LETTERS);
     }
 }
 
+/// Delete the dead letters of a queue.
 pub fn delete_of_queue(queue: &str) {
     DELETE_OF_QUEUE.run(&[arg(queue)]);
 }
@@ -76,11 +95,12 @@ static COUNT: Statement = Statement::new(
     &[pg_sys::TEXTOID, pg_sys::TEXTOID],
 );
 
+/// How many dead letters a group has.
 pub fn count(queue: &str, group: &str) -> i64 {
-    COUNT.run(&[arg(queue), arg(group)]).first().map_or(0, |row| row.need(1))
+    COUNT.run(&[arg(queue), arg(group)]).first().and_then(|row| row.only()).unwrap_or(0)
 }
 
-/// A dead letter taken out.
+/// A dead letter that was taken out of the table.
 pub struct Letter {
     pub queue: String,
     /// '' is queue mode.
@@ -97,15 +117,15 @@ static TAKE: Statement = Statement::new(
     &[pg_sys::INT8OID],
 );
 
-/// Take a dead letter out; None if there is none. Its values live until SPI closes.
+/// Take a dead letter out; None if there is no such id. Its values live until SPI closes.
 pub fn take(id: i64) -> Option<Letter> {
     TAKE.run(&[arg(id)]).first().map(|row| Letter {
-        queue: row.need(1),
-        group: row.need(2),
-        partition: row.need(3),
-        transaction_id: row.need(4),
-        payload: row.need(5),
-        headers: row.get(6),
+        queue: row.need(QUEUE),
+        group: row.need(CONSUMER_GROUP),
+        partition: row.need(PARTITION),
+        transaction_id: row.need(TRANSACTION_ID),
+        payload: row.need(PAYLOAD),
+        headers: row.get(HEADERS),
     })
 }
 

@@ -1,21 +1,30 @@
-//! `queen_mq.discovery`, and the indexes that tell where there may be work; that of the log is in
-//! [`super::segment`].
+//! `queen_mq.discovery`: how far each group has looked for work; and the hints that cursors and
+//! claims leave for that search. (What is new in the log is in [`super::segment`].)
 
 use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::discovery::Discovery;
 
-use super::{claim, cursor, decode, locks, signed, unsigned};
+use super::{claim, cursor, decode, locks, progress, signed, unsigned};
 use crate::error::Result;
-use crate::pg::clock::{At, Moment};
+use crate::pg::clock::Moment;
+use crate::pg::scan::{ScanEnd, Tuple, Value};
 use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg, one_snapshot_per_transaction};
-use crate::pg::table::{Index, ScanEnd, Table, Tuple, Value};
+use crate::pg::table::{Index, table};
 
-static STATES: Index = Index { table: Table(c"discovery"), name: c"discovery_newest" };
+table! {
+    DISCOVERIES = c"discovery";
+    GROUP_ID: c"group_id" INT8OID,
+    REVISION: c"revision" INT8OID,
+    STATE: c"state" BYTEAOID,
+}
 
-/// The newest state and its revision; None when the group was registered and never searched.
+static STATES: Index =
+    Index { table: &DISCOVERIES, name: c"discovery_newest", columns: &[GROUP_ID, REVISION] };
+
+/// The newest state of the group's search and its revision; None if the group has never searched.
 pub fn newest(group: i64, under: &ActiveSnapshot) -> Result<Option<(i64, Discovery)>> {
-    let read = |row: &Tuple| (row.need::<i64>(2), read(row.need(3)));
+    let read = |row: &Tuple| (row.need::<i64>(REVISION), read(row.need(STATE)));
     match STATES.end(&[Value::Int(group)], ScanEnd::End, under, read) {
         None => Ok(None),
         Some((revision, state)) => Ok(Some((revision, state?))),
@@ -31,8 +40,8 @@ static APPEND: Statement = Statement::new(
      VALUES ($1, pg_catalog.nextval('queen_mq.discovery_revision'), $2) RETURNING revision",
     &[pg_sys::INT8OID, pg_sys::BYTEAOID],
 );
-// Rows another transaction is deleting are skipped. The array is there so that the rows are
-// picked once and not for each row looked at.
+// Rows that another transaction is deleting are skipped. With the array PostgreSQL picks the rows
+// once; without it, anew for each row that it looks at.
 static PRUNE: Statement = Statement::new(
     "DELETE FROM queen_mq.discovery WHERE ctid = ANY (ARRAY(
          SELECT ctid FROM queen_mq.discovery
@@ -41,21 +50,23 @@ static PRUNE: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID],
 );
 
-/// Write `state`, derived from the one of revision `base`, and remove what `base` superseded.
-/// `state.pruned` is a low-water mark that keeps this away from the end where rows die. Returns
-/// the revision written.
+/// Write `state`, which follows the state of revision `base`, and delete the states before `base`.
+/// The search for them begins at `state.pruned`, a low-water mark: below it the index holds only
+/// dead rows. Returns the revision written. The caller holds [`locks::discovery`].
 pub fn append(group: i64, base: i64, state: &mut Discovery) -> i64 {
     let from = state.pruned;
     state.pruned = base;
     let written = APPEND.run(&[arg(group), arg(encode(state))]).first();
-    // In REPEATABLE READ a row that went in the meantime would be an error; the next one prunes.
+    // In REPEATABLE READ, a row that another transaction has deleted meanwhile would be an error. A
+    // later call deletes these rows.
     if !one_snapshot_per_transaction() {
         PRUNE.run(&[arg(group), arg(from), arg(base)]);
     }
-    written.map_or(base, |row| row.need(1))
+    written.map_or(base, |row| row.need(REVISION))
 }
 
-/// Be the one who reads on for the group until the end of the transaction, if nobody is.
+/// Take [`locks::discovery`], under which one transaction at a time reads on for the group. False
+/// if another transaction holds it, or this one has no spare lock left. Never waits.
 pub fn try_lead(group: i64) -> bool {
     locks::discovery(group).try_spare()
 }
@@ -63,25 +74,25 @@ pub fn try_lead(group: i64) -> bool {
 static DELETE: Statement =
     Statement::new("DELETE FROM queen_mq.discovery WHERE group_id = $1", &[pg_sys::INT8OID]);
 
-/// Forget where the group has looked.
+/// Delete the states of the group's search, so that it begins anew.
 pub fn delete(group: i64) {
     DELETE.run(&[arg(group)]);
 }
 
 static ALL: Statement = Statement::new("SELECT state FROM queen_mq.discovery", &[]);
 
-/// The highest transaction id that any state stands at.
+/// The highest transaction id that a search of any group has reached.
 pub fn highest_xid() -> Result<u64> {
     let mut highest = 0;
     for row in ALL.run(&[]) {
-        highest = highest.max(read(row.need(1))?.reached());
+        highest = highest.max(read(row.need(STATE))?.reached());
     }
     Ok(highest)
 }
 
-/// An announcement or a moment. The unit is there if it concerns the cursor's, or the claim's, newest
-/// state: a row that a later revision superseded says nothing, whoever wrote that one said what there
-/// is.
+/// A hint that a cursor or a claim may be ready: an announcement (`at` is a transaction id), or a
+/// moment. `unit` is None if a later revision has superseded the state that gave the hint. The
+/// transaction that wrote the later revision gave a hint of its own.
 pub struct Hint<T> {
     pub at: T,
     pub cursor: u64,
@@ -89,19 +100,16 @@ pub struct Hint<T> {
 }
 
 impl<T> Hint<T> {
-    /// ScanEnd (what it is ordered by, cursor, revision).
+    /// From a row of the index: what it is ordered by, cursor, revision.
     fn new((at, cursor, revision): (T, i64, i64), under: &ActiveSnapshot) -> Self {
-        let names = cursor::is_newest(cursor, revision, under);
+        let names = progress::is_newest(cursor, revision, under);
         let unit = if names { cursor::unit_of(cursor, under) } else { None };
         Hint { at, cursor: unsigned(cursor), unit }
     }
 }
 
-static ANNOUNCED: Index = Index { table: Table(c"progress"), name: c"progress_announced" };
-static DUE: Index = Index { table: Table(c"progress"), name: c"progress_due" };
-
-/// Announcements to the group after (xid, cursor), in order; or, `within`, those of that
-/// transaction.
+/// Announcements to the group after (xid, cursor), in that order; with `within`, those of
+/// transaction `xid` alone.
 pub fn announced(
     group: i64,
     xid: u64,
@@ -110,31 +118,25 @@ pub fn announced(
     limit: usize,
     under: &ActiveSnapshot,
 ) -> Vec<Hint<u64>> {
-    let (group, xid) = (Value::Int(group), Value::Int(signed(xid)));
-    let cursor = Value::Int(signed(cursor));
-    let read = |row: &Tuple| (unsigned(row.need(5)), row.need(1), row.need(2));
-    let rows = match within {
-        true => ANNOUNCED.after(&[group, xid], &[cursor], None, limit, under, read),
-        false => ANNOUNCED.after(&[group], &[xid, cursor], None, limit, under, read),
-    };
+    let rows = progress::announced(group, xid, cursor, within, limit, under);
     rows.into_iter().map(|row| Hint::new(row, under)).collect()
 }
 
-/// The group's next moment after `now`. It may be one that has been superseded.
+/// The group's next moment after `now`. Its state may have been superseded.
 pub fn next_due(group: i64, now: Moment, under: &ActiveSnapshot) -> Option<Moment> {
     let rows = moments(group, (now, i64::MAX), None, LOOKED_AT, under);
     let last = rows.last().map(|(at, ..)| *at);
     let count = rows.len();
     let stands =
-        |(_, cursor, revision): &(Moment, i64, i64)| cursor::is_newest(*cursor, *revision, under);
+        |(_, cursor, revision): &(Moment, i64, i64)| progress::is_newest(*cursor, *revision, under);
     let found = rows.into_iter().find(stands).map(|(at, ..)| at);
     found.or(last.filter(|_| count == LOOKED_AT))
 }
 
-/// Superseded moments that a look for the next one passes at most.
+/// How many superseded moments [`next_due`] passes at most.
 const LOOKED_AT: usize = 32;
 
-/// Moments of the group after `from` that have come by `now`, in order.
+/// Moments of the group after (moment, cursor) that are not later than `now`, in order.
 pub fn due(
     group: i64,
     from: (Moment, u64),
@@ -148,8 +150,8 @@ pub fn due(
         .collect()
 }
 
-/// Moments after (moment, cursor), up to `bound`, each with its revision: of states, and of claims
-/// as they were first made.
+/// Moments after (moment, cursor) and up to `bound`, each with its revision: those of states, and
+/// the ends of the first leases of claims (revision 0).
 fn moments(
     group: i64,
     after: (Moment, i64),
@@ -157,10 +159,7 @@ fn moments(
     limit: usize,
     under: &ActiveSnapshot,
 ) -> Vec<(Moment, i64, i64)> {
-    let place = [Value::Time(after.0), Value::Int(after.1)];
-    let read = |row: &Tuple| (row.need::<At>(4).0, row.need(1), row.need(2));
-    let prefix = [Value::Int(group)];
-    let mut rows = DUE.after(&prefix, &place, bound.map(Value::Time), limit, under, read);
+    let mut rows = progress::due(group, after, bound, limit, under);
     let first = claim::due(group, after, bound, limit, under);
     if !first.is_empty() {
         rows.extend(first.into_iter().map(|(at, claim)| (at, claim, 0)));

@@ -1,25 +1,27 @@
-//! `queen_mq.consumer_group`.
+//! `queen_mq.consumer_group`: registered consumer groups, and where each begins to read.
 
 use std::ops::ControlFlow;
 
 use pgrx::pg_sys;
 use queen_engine::codec::encode;
-use queen_engine::cursor::Start;
+use queen_engine::cursor::{Cursor, Start};
 
-use super::queue::{Options, UNORDERED};
+use super::located::Located;
+use super::options::{Options, UNORDERED};
 use super::{decode, locks};
 use crate::error::Result;
-use crate::pg::catalogue::{self, CachedRows};
+use crate::pg::catalogue;
 use crate::pg::clock::{At, Moment};
 use crate::pg::relation;
-use crate::pg::session_cache::SessionCache;
+use crate::pg::row_cache::RowCache;
+use crate::pg::scan::{Key, ScanEnd, Value};
 use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
-use crate::pg::table::{Index, Key, ScanEnd, Table, Value};
+use crate::pg::table::{Column, Index, table};
 
-/// Groups that a session remembers.
+/// How many groups a session remembers.
 const REMEMBERED: usize = 1024;
 
-/// The name under which queue mode is stored: no group can be called so.
+/// The name under which the group of queue mode is stored. No user can give a group this name.
 pub const QUEUE_MODE: &str = "";
 
 /// A registered consumer group.
@@ -31,10 +33,10 @@ pub struct Group {
     pub start: Start,
     /// Messages that were there at the start and are for the group.
     pub initial: i64,
-    /// Messages that have arrived in the queue and are not for the group, or are gone; None as long
-    /// as they have not been counted.
+    /// Messages that have arrived in the queue and are not for the group, or are gone. None until a
+    /// transaction has counted them.
     pub baseline: Option<i64>,
-    /// None: as the queue has it.
+    /// None: the queue's ordering.
     pub ordering: Option<String>,
 }
 
@@ -43,29 +45,53 @@ impl Group {
     pub fn is_ordered(&self, options: &Options) -> bool {
         self.ordering.as_deref().unwrap_or(options.ordering()) != UNORDERED
     }
+
+    /// The state of a cursor of the group that has read nothing yet.
+    pub fn first_state(&self) -> Cursor {
+        Cursor::new(self.start.clone())
+    }
+
+    /// The group's state in a partition: that of its cursor, or, where the group has not read the
+    /// partition and has no cursor there, the first one.
+    pub fn state_in(&self, cursor: Option<&Located>) -> Cursor {
+        cursor.map_or_else(|| self.first_state(), |located| located.cursor.clone())
+    }
 }
 
 static FIND_ALL: Statement = Statement::new(
-    "SELECT id, queue, name, registered_at, start, initial, baseline, ordering FROM queen_mq.consumer_group
-     WHERE queue = $1 ORDER BY id",
+    "SELECT id, queue, name, registered_at, start, initial, baseline, ordering
+     FROM queen_mq.consumer_group WHERE queue = $1 ORDER BY id",
     &[pg_sys::TEXTOID],
 );
 
+table! {
+    GROUPS = c"consumer_group";
+    ID: c"id" INT8OID,
+    QUEUE: c"queue" TEXTOID,
+    NAME: c"name" TEXTOID,
+    REGISTERED_AT: c"registered_at" TIMESTAMPTZOID,
+    START: c"start" BYTEAOID,
+    INITIAL: c"initial" INT8OID,
+    BASELINE: c"baseline" INT8OID,
+    ORDERING: c"ordering" TEXTOID,
+}
+
 /// A row of the table.
-fn read(row: &impl Columns) -> Result<Group> {
+fn read(row: &impl Columns<Column>) -> Result<Group> {
     Ok(Group {
-        id: row.need(1),
-        name: row.need(3),
-        registered_at: row.need::<At>(4).0,
-        start: decode(&row.need::<Vec<u8>>(5), "the start of a consumer group")?,
-        initial: row.need(6),
-        baseline: row.get(7),
-        ordering: row.get(8),
+        id: row.need(ID),
+        name: row.need(NAME),
+        registered_at: row.need::<At>(REGISTERED_AT).0,
+        start: decode(&row.need::<Vec<u8>>(START), "the start of a consumer group")?,
+        initial: row.need(INITIAL),
+        baseline: row.get(BASELINE),
+        ordering: row.get(ORDERING),
     })
 }
 
-static BY_NAME: Index = Index { table: Table(c"consumer_group"), name: c"consumer_group_once" };
-static BY_ID: Index = Index { table: Table(c"consumer_group"), name: c"consumer_group_pkey" };
+static BY_NAME: Index =
+    Index { table: &GROUPS, name: c"consumer_group_once", columns: &[QUEUE, NAME] };
+static BY_ID: Index = Index { table: &GROUPS, name: c"consumer_group_pkey", columns: &[ID] };
 
 /// The group of this queue and name, if it is registered.
 pub fn find(queue: &str, name: &str, under: &ActiveSnapshot) -> Result<Option<Group>> {
@@ -73,16 +99,16 @@ pub fn find(queue: &str, name: &str, under: &ActiveSnapshot) -> Result<Option<Gr
 }
 
 thread_local! {
-    static QUEUES: CachedRows<i64, String> = SessionCache::of(REMEMBERED);
+    static QUEUES: RowCache<i64, String> = RowCache::of(REMEMBERED);
 }
 
-/// The queue's name of the group of this id, as it is at this moment, or, in REPEATABLE READ, as the
-/// transaction sees it.
+/// The name of the queue that the group of this id reads: as it is at this moment; in REPEATABLE
+/// READ, as the transaction sees it.
 pub fn queue_of(group: i64) -> Result<Option<String>> {
     let read = |under: &ActiveSnapshot| {
-        Ok(BY_ID.end(&[Value::Int(group)], ScanEnd::Start, under, |row| row.need(2)))
+        Ok(BY_ID.end(&[Value::Int(group)], ScanEnd::Start, under, |row| row.need(QUEUE)))
     };
-    QUEUES.with(|rows| catalogue::known(rows, group, read))
+    QUEUES.with(|rows| rows.get(group, read))
 }
 
 static ALL: Statement = Statement::new(
@@ -93,7 +119,7 @@ static ALL: Statement = Statement::new(
 
 /// Every group with its queue's name and its own.
 pub fn all(under: &ActiveSnapshot) -> Result<Vec<(String, Group)>> {
-    ALL.read(&[], under).map(|row| Ok((row.need(2), read(&row)?))).collect()
+    ALL.read(&[], under).map(|row| Ok((row.need(QUEUE), read(&row)?))).collect()
 }
 
 /// The groups of a queue, in the order of their names.
@@ -108,7 +134,7 @@ pub fn of_queue(queue: &str, under: &ActiveSnapshot) -> Result<Vec<Group>> {
     FIND_ALL.read(&[arg(queue)], under).map(|row| read(&row)).collect()
 }
 
-/// What to do about a transaction that is registering the same group.
+/// What a registration does about another transaction that is registering the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     Wait,
@@ -141,8 +167,8 @@ pub struct NewGroup {
     pub ordering: Option<String>,
 }
 
-/// Register the group. None where somebody else has just done so; or, not to wait for them, is
-/// about to.
+/// Register the group, under [`locks::registration`]. None where another transaction has registered
+/// it since the caller looked, or, with `Patience::PassBy`, is registering it now.
 pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> Option<Group> {
     let lock = locks::registration(queue, name);
     match patience {
@@ -165,11 +191,11 @@ pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> O
         .first();
     let Some(row) = row else {
         if exists(queue, name).is_ok_and(|exists| !exists) {
-            relation::refuse_suppression(c"consumer_group");
+            relation::refuse_suppression(&GROUPS);
         }
         return None;
     };
-    let (id, name) = (row.need(1), name.to_owned());
+    let (id, name) = (row.need(ID), name.to_owned());
     Some(Group { id, name, registered_at: now, start, initial, baseline, ordering })
 }
 
@@ -186,7 +212,8 @@ static MOVE: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::BYTEAOID, pg_sys::INT8OID, pg_sys::INT8OID],
 );
 
-/// New cursors of the group begin at `start` from now on. `initial` and `baseline`: as in [`Group`].
+/// New cursors of the group begin at `start` from now on. `initial` and `baseline`: as in
+/// [`Group`].
 pub fn move_to(group: i64, start: &Start, initial: i64, baseline: Option<i64>) {
     catalogue::announce();
     MOVE.run(&[arg(group), arg(encode(start)), arg(initial), baseline.and_then(arg)]);
@@ -197,11 +224,11 @@ static RENUMBER: Statement = Statement::new(
     &[pg_sys::INT8OID],
 );
 
-/// Give the group a new id. What it had under the old one answers late acks, and is swept up, as if
-/// the group had been removed.
+/// Give the group a new id. What it had under the old id stays for a while, to answer late acks,
+/// and is then swept, as after the removal of the group.
 pub fn renumber(group: i64) -> i64 {
     catalogue::announce();
-    RENUMBER.run(&[arg(group)]).first().map_or(group, |row| row.need(1))
+    RENUMBER.run(&[arg(group)]).first().map_or(group, |row| row.need(ID))
 }
 
 static HOLD: Statement = Statement::new(
@@ -210,8 +237,9 @@ static HOLD: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::BYTEAOID, pg_sys::INT8OID, pg_sys::INT8OID],
 );
 
-/// Keep the group from being moved, to the end of the transaction. False if somebody is at it, or
-/// has moved it since it was read. Never waits.
+/// Lock the group's row `FOR NO KEY UPDATE`, so that no other transaction moves the group before
+/// this one ends. False if another transaction has locked the row, or has moved the group since it
+/// was read. Never waits.
 pub fn try_hold(group: &Group) -> bool {
     let (start, baseline) = (arg(encode(&group.start)), group.baseline.and_then(arg));
     HOLD.run(&[arg(group.id), start, arg(group.initial), baseline]).first().is_some()
@@ -222,7 +250,7 @@ static LOCK: Statement = Statement::new(
     &[pg_sys::INT8ARRAYOID],
 );
 
-/// Keep the groups from being moved, waiting for a transaction that holds the row of one.
+/// Lock the groups' rows `FOR UPDATE`, ascending, waiting for transactions that have locked one.
 pub fn lock(groups: &[i64]) {
     LOCK.run(&[arg(groups.to_vec())]);
 }
@@ -232,7 +260,7 @@ static SET_BASELINE: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::INT8OID],
 );
 
-/// What is not for the group has been counted.
+/// Write the group's baseline: the messages that are not for it have been counted.
 pub fn set_baseline(group: i64, baseline: i64) {
     catalogue::announce();
     SET_BASELINE.run(&[arg(group), arg(baseline)]);
@@ -243,7 +271,7 @@ static WRITE_OFF: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::INT8OID],
 );
 
-/// So many messages more are not to be had for the group.
+/// Add messages that the group will never get to its baseline.
 pub fn write_off(group: i64, messages: i64) {
     if messages != 0 {
         catalogue::announce();
@@ -254,7 +282,7 @@ pub fn write_off(group: i64, messages: i64) {
 static FORGET: Statement =
     Statement::new("DELETE FROM queen_mq.consumer_group WHERE id = $1", &[pg_sys::INT8OID]);
 
-/// Remove the group alone. What is left of its cursors answers late acks, and is swept up.
+/// Delete the group alone. Its cursors stay for a while, to answer late acks, and are then swept.
 pub fn forget(group: i64) {
     catalogue::announce();
     FORGET.run(&[arg(group)]);
@@ -287,14 +315,14 @@ static DELETE_RECEIPTS: [Statement; 2] = [
              SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1)))",
         &[pg_sys::INT8ARRAYOID],
     ),
-    // Those of claims, most of which are gone.
+    // Receipts of claims. Most of these claims are gone, so the receipts name the group.
     Statement::new(
         "DELETE FROM queen_mq.receipt WHERE group_id = ANY ($1)",
         &[pg_sys::INT8ARRAYOID],
     ),
 ];
 
-/// Remove groups with their cursors, all of which are locked.
+/// Delete groups with their cursors and claims. The caller has locked all of them.
 pub fn delete(groups: &[Group]) {
     let ids: Vec<i64> = groups.iter().map(|group| group.id).collect();
     catalogue::announce();
@@ -303,9 +331,9 @@ pub fn delete(groups: &[Group]) {
     }
 }
 
-/// The highest transaction id that a start of the queue's groups refers to.
+/// The highest transaction id in the starts of the queue's groups.
 pub fn newest_start(queue: &str, under: &ActiveSnapshot) -> Result<u64> {
-    let keys = [(1, Key::Is(Value::Text(queue)))];
+    let keys = [(QUEUE, Key::Is(Value::Text(queue)))];
     let mut highest = 0;
     let damaged = BY_NAME.scan(&keys, ScanEnd::Start, under, |row| match read(row) {
         Ok(group) => {
@@ -317,7 +345,7 @@ pub fn newest_start(queue: &str, under: &ActiveSnapshot) -> Result<u64> {
     damaged.map_or(Ok(highest), Err)
 }
 
-/// The highest transaction id that any start refers to.
+/// The highest transaction id in the start of any group.
 pub fn highest_xid() -> Result<u64> {
     let groups = ALL.run(&[]).map(|row| read(&row)).collect::<Result<Vec<Group>>>()?;
     Ok(groups.into_iter().map(|group| group.start.next).max().unwrap_or(0))

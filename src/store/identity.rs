@@ -19,11 +19,12 @@ use pgrx::pg_sys;
 use super::{discovery, group, segment, tally};
 use super::{signed, unsigned};
 use crate::error::{Error, Result};
-use crate::pg::catalogue;
 use crate::pg::clock::{self, At, Moment};
+use crate::pg::scan::{ScanEnd, Tuple};
 use crate::pg::session_cache::SessionCache;
 use crate::pg::spi::{ActiveSnapshot, Arg, Columns, Statement, arg};
-use crate::pg::table::{Index, ScanEnd, Table, Tuple};
+use crate::pg::table::{Column, Index, table};
+use crate::pg::{catalogue, changes};
 
 /// How transaction ids are stored.
 #[derive(Clone, Copy, Debug)]
@@ -42,12 +43,25 @@ const GAP: u64 = 1 << 32;
 /// No cluster gets this far: the extension did not store an id above it.
 const HIGHEST_LEGAL: u64 = 1 << 61;
 
-static INSTALLATION: Index = Index { table: Table(c"installation"), name: c"installation_pkey" };
+table! {
+    INSTALLATIONS = c"installation";
+    INSTALLATION_ID: c"id" INT8OID,
+}
+
+table! {
+    IDENTITIES = c"identity";
+    INSTALLATION: c"installation" INT8OID,
+    XID_OFFSET: c"xid_offset" INT8OID,
+    RESTORED_AT: c"restored_at" TIMESTAMPTZOID,
+}
+
+static OWN_NUMBER: Index =
+    Index { table: &INSTALLATIONS, name: c"installation_pkey", columns: &[INSTALLATION_ID] };
 // What the rows of this installation say; whether there are others.
 static IN_FORCE: Statement = Statement::new(
-    "SELECT max(xid_offset) FILTER (WHERE installation = $1),
-            max(restored_at) FILTER (WHERE installation = $1),
-            bool_or(installation <> $1)
+    "SELECT max(xid_offset) FILTER (WHERE installation = $1) AS xid_offset,
+            max(restored_at) FILTER (WHERE installation = $1) AS restored_at,
+            bool_or(installation <> $1) AS has_others
      FROM queen_mq.identity",
     &[pg_sys::INT8OID],
 );
@@ -111,13 +125,14 @@ pub fn current() -> Result<Identity> {
 /// This installation's number. It changes only with DROP and CREATE EXTENSION. Every session hears
 /// of these, also of a CREATE EXTENSION that is rolled back.
 fn own() -> i64 {
-    let changes = catalogue::changes();
+    let changes = changes::count();
     if let Some((_, own)) = OWN.get().filter(|(before, _)| *before == changes) {
         return own;
     }
     // Also in REPEATABLE READ: the extension may be younger than the snapshot.
     let read = |under: &ActiveSnapshot| {
-        Ok(INSTALLATION.end(&[], ScanEnd::Start, under, |row: &Tuple| row.need::<i64>(1)))
+        Ok(OWN_NUMBER
+            .end(&[], ScanEnd::Start, under, |row: &Tuple| row.need::<i64>(INSTALLATION_ID)))
     };
     match ActiveSnapshot::latest_snapshot(read) {
         Ok(Some(own)) => {
@@ -128,10 +143,11 @@ fn own() -> i64 {
     }
 }
 
-/// Read installation, xid_offset and restored_at from column `first` on; None if another
-/// installation wrote them.
-pub(super) fn read(row: &impl Columns, first: usize) -> Option<Identity> {
-    (row.get::<i64>(first)? == own()).then(|| Identity::of(row, first + 1))
+/// Read installation, xid_offset and restored_at from these columns; None if another installation
+/// wrote them.
+pub(super) fn read(row: &impl Columns<Column>, columns: [Column; 3]) -> Option<Identity> {
+    let [installation, offset, restored_at] = columns;
+    (row.get::<i64>(installation)? == own()).then(|| Identity::of(row, offset, restored_at))
 }
 
 /// The identity in force, where a queue was found that another installation wrote.
@@ -148,11 +164,10 @@ impl Identity {
     /// Transaction ids as they are; no lease is void.
     pub(super) const PLAIN: Self = Self { xid_offset: 0, void_before: Moment::MIN };
 
-    /// ScanEnd the columns xid_offset, restored_at.
-    fn of(row: &impl Columns, first: usize) -> Self {
+    fn of(row: &impl Columns<Column>, offset: Column, restored_at: Column) -> Self {
         Self {
-            xid_offset: unsigned(row.need(first)),
-            void_before: row.get::<At>(first + 1).map_or(Moment::MIN, |at| at.0),
+            xid_offset: unsigned(row.need(offset)),
+            void_before: row.get::<At>(restored_at).map_or(Moment::MIN, |at| at.0),
         }
     }
 
@@ -196,7 +211,8 @@ fn read_next() -> u64 {
 /// What this installation's rows say; None if there are rows of others, or none at all.
 fn in_force() -> Option<Identity> {
     let row = IN_FORCE.run(&[arg(own())]).first()?;
-    (row.get::<bool>(3) == Some(false)).then(|| Identity::of(&row, 1))
+    let has_others = row.get::<bool>(c"has_others")?;
+    (!has_others).then(|| Identity::of(&row, XID_OFFSET, RESTORED_AT))
 }
 
 /// Why the identity is to be set anew.
@@ -227,7 +243,7 @@ fn adopt(reason: Reason) -> Result<Identity> {
     if unsafe { pg_sys::XactReadOnly } {
         return provisional();
     }
-    let table = catalogue::oid_of(c"identity");
+    let table = catalogue::oid_of(IDENTITIES.name);
     let lock = pg_sys::ShareRowExclusiveLock as i32;
     // SAFETY: waits for the lock; an ERROR leaves it to the end of the transaction.
     unsafe { pg_sys::LockRelationOid(table, lock) };
@@ -252,13 +268,13 @@ fn adopt(reason: Reason) -> Result<Identity> {
 /// The identity that the next transaction that writes would set, for a standby or a READ ONLY
 /// transaction. Views use it; the session does not remember it.
 fn provisional() -> Result<Identity> {
-    catalogue::forget();
+    changes::count_one();
     above_all()
 }
 
 /// An identity under which new transaction ids exceed every stored one. The offset never falls.
 fn above_all() -> Result<Identity> {
-    let before = IN_FORCE.run(&[arg(own())]).first().and_then(|row| row.get::<i64>(1));
+    let before = IN_FORCE.run(&[arg(own())]).first().and_then(|row| row.get::<i64>(XID_OFFSET));
     let needed = (highest()? + GAP).saturating_sub(read_next());
     let xid_offset = needed.max(before.map_or(0, unsigned));
     Ok(Identity { xid_offset, void_before: clock::now() })
@@ -266,7 +282,7 @@ fn above_all() -> Result<Identity> {
 
 /// The highest transaction id that is stored.
 fn highest() -> Result<u64> {
-    let rows = HIGHEST.run(&[]).first().map_or(0, |row| unsigned(row.need::<i64>(1)));
+    let rows = HIGHEST.run(&[]).first().and_then(|row| row.only()).map_or(0, unsigned);
     let states = [discovery::highest_xid()?, tally::highest_xid()?, group::highest_xid()?];
     match states.into_iter().fold(rows, u64::max) {
         highest if highest < HIGHEST_LEGAL => Ok(highest),

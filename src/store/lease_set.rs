@@ -1,4 +1,4 @@
-//! `queen_mq.lease_set`: the cursors of leases over several partitions.
+//! `queen_mq.lease_set`: the cursors, or the claims, of leases that cover more than one.
 
 use pgrx::datum::Uuid;
 use pgrx::pg_sys;
@@ -9,8 +9,20 @@ use super::{signed, unsigned};
 use crate::error::{Error, Result};
 use crate::pg::clock::{At, Moment};
 use crate::pg::relation;
-use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg, one_snapshot_per_transaction};
-use crate::pg::table;
+use crate::pg::sequence;
+use crate::pg::spi::{
+    ActiveSnapshot, Columns, SqlRow, Statement, arg, one_snapshot_per_transaction,
+};
+use crate::pg::table::table;
+
+table! {
+    LEASE_SETS = c"lease_set";
+    ID: c"id" INT8OID,
+    LEASE_ID: c"lease_id" UUIDOID,
+    CURSOR_IDS: c"cursor_ids" INT8ARRAYOID,
+    MESSAGE_IDS: c"message_ids" INT8ARRAYOID,
+    CREATED_AT: c"created_at" TIMESTAMPTZOID,
+}
 
 static INSERT: Statement = Statement::new(
     "INSERT INTO queen_mq.lease_set (id, lease_id, cursor_ids, message_ids, created_at)
@@ -29,14 +41,15 @@ static FIND: Statement = Statement::new(
     &[pg_sys::INT8OID],
 );
 
-/// The id of a set to be inserted when its cursors are known.
+/// An id for a set that is inserted later, when the pop knows its cursors.
 pub fn draw_id() -> u64 {
-    unsigned(table::draw(c"lease_set_id_seq"))
+    unsigned(sequence::draw(c"lease_set_id_seq"))
 }
 
-/// A cursor; or a claim, with its message.
+/// What a lease covers: a cursor; or a claim, with its message.
 pub type Covered = (u64, Option<MessageId>);
 
+/// Write the set of a lease.
 pub fn insert(id: u64, lease: LeaseId, mut covered: Vec<Covered>, now: Moment) {
     covered.sort_unstable();
     let cursors: Vec<i64> = covered.iter().map(|(cursor, _)| signed(*cursor)).collect();
@@ -50,15 +63,16 @@ pub fn insert(id: u64, lease: LeaseId, mut covered: Vec<Covered>, now: Moment) {
         arg(At(now)),
     ]);
     if written.affected() == 0 {
-        relation::refuse_suppression(c"lease_set");
+        relation::refuse_suppression(&LEASE_SETS);
     }
 }
 
-/// What the set covers, ascending; none where it is not known. In REPEATABLE READ one that was
-/// made after the transaction's snapshot is an error.
+/// What the set covers, ascending; nothing if there is no such set. In REPEATABLE READ, a set that
+/// was written after the transaction took its snapshot is an error.
 pub fn covered(id: u64) -> Result<Vec<Covered>> {
-    let read = |row: crate::pg::spi::SqlRow| {
-        (unsigned(row.need(1)), row.get::<i64>(2).map(MessageId::from_sql))
+    let read = |row: SqlRow| {
+        let message = row.get::<i64>(c"message_id").map(MessageId::from_sql);
+        (unsigned(row.need(c"cursor_id")), message)
     };
     let find =
         |under: &ActiveSnapshot| Ok(FIND.read(&[arg(signed(id))], under).map(read).collect());

@@ -1,6 +1,6 @@
 //! The locks that have a name of their own: each stands for something that has no row (yet) which a
-//! transaction could lock. All of them are here. A transaction that waits for several takes them in
-//! this order:
+//! transaction could lock. All of them are here. A call that waits for several takes them in this
+//! order, which debug builds assert ([`order`]):
 //!
 //! | lock | held whole by | shared by |
 //! |---|---|---|
@@ -13,8 +13,8 @@
 //!
 //! The row of a queue that is configured or deleted is locked before them. Rows of groups, of
 //! cursors and claims (both ascending), of timers and of dead letters are locked after them. Pops
-//! and sweeps only try these locks, they wait for none. [`crate::broker::hold::attempt`] says how the other
-//! calls wait.
+//! and sweeps only try these locks, they wait for none. [`crate::broker::hold::attempt`] says how
+//! the other calls wait.
 //!
 //! A seek, a purge and the like find cursors and claims by a snapshot, which shows none that are
 //! not committed. So a transaction that creates one shares [`first_reads`] and [`first_reads_of`]
@@ -59,6 +59,10 @@ pub struct Lock {
     /// The lower 48 bits are used.
     key: u64,
 }
+
+/// The classes of all locks, in the order in which a call waits for them.
+pub const CLASSES: [&CStr; 6] =
+    [c"consumer_group", c"tally", c"queue", c"cursor", c"discovery", c"claim"];
 
 /// Registering the group of this name.
 pub fn registration(queue: &str, group: &str) -> Lock {
@@ -133,6 +137,7 @@ impl Lock {
     /// Give back a share that the caller has just taken and does not need. A share that the
     /// transaction held before stays.
     pub fn give_back_share(self) {
+        order::gave_back(self);
         // SAFETY: locks are counted: this undoes the last `try_share`.
         unsafe { pg_sys::LockRelease(&self.tag(), SHARE, false) };
     }
@@ -165,12 +170,21 @@ impl Lock {
 
     /// Whether this transaction holds the lock whole.
     fn is_own(self) -> bool {
+        self.is_held_in(WHOLE)
+    }
+
+    /// Whether this transaction holds the lock, or a share of it.
+    fn is_held(self) -> bool {
+        self.is_held_in(WHOLE) || self.is_held_in(SHARE)
+    }
+
+    fn is_held_in(self, mode: i32) -> bool {
         // SAFETY: reads the backend's memory.
         unsafe {
             #[cfg(any(feature = "pg15", feature = "pg16"))]
-            return pg_sys::LockHeldByMe(&self.tag(), WHOLE);
+            return pg_sys::LockHeldByMe(&self.tag(), mode);
             #[cfg(not(any(feature = "pg15", feature = "pg16")))]
-            return pg_sys::LockHeldByMe(&self.tag(), WHOLE, false);
+            return pg_sys::LockHeldByMe(&self.tag(), mode, false);
         }
     }
 
@@ -179,6 +193,7 @@ impl Lock {
         if passes_by {
             return try_acquire(&tag, mode, true);
         }
+        order::will_wait(self);
         // SAFETY: a transaction-level lock on a tag of ours; released at the end of the
         // transaction.
         let outcome = unsafe { pg_sys::LockAcquire(&tag, mode, false, false) };
@@ -188,6 +203,47 @@ impl Lock {
 
     fn tag(self) -> pg_sys::LOCKTAG {
         tag(catalogue::oid_of(self.class), self.key)
+    }
+}
+
+/// Debug builds assert that each call waits for locks in the order of [`CLASSES`].
+pub mod order {
+    use std::cell::Cell;
+
+    use super::{CLASSES, Lock};
+    use crate::pg::spi;
+
+    thread_local! {
+        /// The call that waited last, and the place in the order that it has come to.
+        static REACHED: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
+    }
+
+    fn place_of(lock: Lock) -> usize {
+        CLASSES.iter().position(|class| *class == lock.class).unwrap_or(CLASSES.len())
+    }
+
+    /// The place in the order that the running call has come to.
+    pub fn reached() -> usize {
+        let (call, place) = REACHED.get();
+        if call == spi::call_number() { place } else { 0 }
+    }
+
+    /// What the call has locked since it was at this place has been released.
+    pub fn back_to(place: usize) {
+        REACHED.set((spi::call_number(), place.min(reached())));
+    }
+
+    /// A lock that the transaction holds already is granted without a wait.
+    pub(super) fn will_wait(lock: Lock) {
+        if cfg!(debug_assertions) && !lock.is_held() {
+            let place = place_of(lock);
+            assert!(place >= reached(), "waits for {:?} out of order", lock.class);
+            REACHED.set((spi::call_number(), place));
+        }
+    }
+
+    pub(super) fn gave_back(lock: Lock) {
+        back_to(place_of(lock));
     }
 }
 

@@ -9,6 +9,18 @@ use queen_engine::kv::{Found, Micros, Name};
 
 use crate::pg::datum::{Jsonb, Numeric, ResultContext};
 use crate::pg::spi::{ActiveSnapshot, Columns, SqlRow, Statement, arg};
+use crate::pg::table::table;
+
+table! {
+    MARKERS = c"marker";
+    VERSION: c"version" INT8OID,
+    EXPIRES_AT: c"expires_at" TIMESTAMPTZOID,
+    CREATED_AT: c"created_at" TIMESTAMPTZOID,
+    UPDATED_AT: c"updated_at" TIMESTAMPTZOID,
+    NS: c"ns" TEXTOID,
+    KEY: c"key" TEXTOID,
+    VALUE: c"value" JSONBOID,
+}
 
 static FIND: Statement = Statement::new(
     "SELECT version, expires_at, value FROM queen_mq.marker WHERE ns = $1 AND key = $2",

@@ -1,4 +1,5 @@
-//! Every SQL statement of the project, one file per table. Nothing here decides.
+//! The tables of schema `queen_mq`: one file for each, with its columns, its statements and its
+//! direct reads and writes. And all locks that are no rows ([`locks`]). Nothing here decides.
 
 pub mod admission;
 pub mod claim;
@@ -8,11 +9,16 @@ pub mod discovery;
 pub mod group;
 pub mod identity;
 pub mod lease_set;
+mod located;
 pub mod locks;
 pub mod marker;
+mod numeric;
+mod options;
+pub mod progress;
 pub mod queue;
 pub mod receipt;
 pub mod replay;
+pub mod schema;
 pub mod seen_snapshot;
 pub mod segment;
 pub mod sweep;
@@ -25,16 +31,17 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result};
 
-/// Read state back that the engine wrote.
+/// Read a state that the engine has written.
 fn decode<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T> {
     codec::decode(bytes).map_err(|_| Error::corrupt(format!("{what} does not read back")))
 }
 
-/// Stored as bigint, known to be positive.
+/// An id as Rust counts it. It is stored as bigint, and never negative.
 fn unsigned(value: i64) -> u64 {
     value as u64
 }
 
+/// An id as it is stored.
 fn signed(value: u64) -> i64 {
     value as i64
 }

@@ -1,37 +1,20 @@
 //! `queen_mq.queue`: queues and their options.
 
-use pgrx::datum::Interval;
 use pgrx::{IntoDatum, pg_sys};
 
 use super::identity::{self, Identity};
+pub use super::options::*;
 use crate::error::Result;
-use crate::pg::catalogue::{self, CachedRows};
-use crate::pg::clock::{At, DAY, HOUR, Moment, SECOND, micros};
+use crate::pg::catalogue;
+use crate::pg::clock::{At, Moment};
 use crate::pg::relation;
-use crate::pg::session_cache::SessionCache;
+use crate::pg::row_cache::RowCache;
+use crate::pg::scan::{ScanEnd, Tuple, Value};
 use crate::pg::spi::{ActiveSnapshot, Arg, Columns, Statement, arg};
-use crate::pg::table::{Index, ScanEnd, Table, Tuple, Value};
+use crate::pg::table::{Column, Index, table};
 
-/// Queues that a session remembers.
+/// How many queues a session remembers.
 const REMEMBERED: usize = 1024;
-
-/// A queue's options as set; None is the default.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    pub lease_time: Option<Interval>,
-    pub retry_limit: Option<i32>,
-    pub retry_delay: Option<Interval>,
-    pub retry_backoff: Option<f64>,
-    pub retry_delay_max: Option<Interval>,
-    pub on_exhausted: Option<String>,
-    pub dedup_window: Option<Interval>,
-    pub max_deliveries: Option<i32>,
-    pub delay: Option<Interval>,
-    pub retention: Option<Interval>,
-    pub completed_retention: Option<Interval>,
-    pub max_depth: Option<i64>,
-    pub ordering: Option<String>,
-}
 
 /// A queue.
 #[derive(Clone, Debug)]
@@ -39,75 +22,9 @@ pub struct Queue {
     pub id: i64,
     pub name: String,
     pub created_at: Moment,
-    /// How transaction ids are stored.
+    /// What is added to transaction ids before they are stored.
     pub identity: Identity,
     pub options: Options,
-}
-
-pub const DEFAULT_LEASE_TIME: i64 = 60 * SECOND;
-pub const DEFAULT_RETRY_LIMIT: i32 = 3;
-pub const DEFAULT_RETRY_BACKOFF: f64 = 1.0;
-pub const DEFAULT_RETRY_DELAY_MAX: i64 = HOUR;
-/// A value of on_exhausted, and the default.
-pub const DEAD_LETTER: &str = "dead_letter";
-/// A value of ordering: competing consumers.
-pub const UNORDERED: &str = "none";
-pub const DEFAULT_DEDUP_WINDOW: i64 = HOUR;
-pub const DEFAULT_COMPLETED_RETENTION: i64 = DAY;
-
-impl Options {
-    pub fn lease_time(&self) -> i64 {
-        length(self.lease_time, DEFAULT_LEASE_TIME)
-    }
-
-    pub fn retry_limit(&self) -> i32 {
-        self.retry_limit.unwrap_or(DEFAULT_RETRY_LIMIT)
-    }
-
-    pub fn retry_delay(&self) -> i64 {
-        length(self.retry_delay, 0)
-    }
-
-    pub fn retry_backoff(&self) -> f64 {
-        self.retry_backoff.unwrap_or(DEFAULT_RETRY_BACKOFF)
-    }
-
-    pub fn retry_delay_max(&self) -> i64 {
-        length(self.retry_delay_max, DEFAULT_RETRY_DELAY_MAX)
-    }
-
-    pub fn on_exhausted(&self) -> &str {
-        self.on_exhausted.as_deref().unwrap_or(DEAD_LETTER)
-    }
-
-    pub fn dedup_window(&self) -> i64 {
-        length(self.dedup_window, DEFAULT_DEDUP_WINDOW)
-    }
-
-    pub fn max_deliveries(&self) -> Option<u32> {
-        self.max_deliveries.map(|max| max as u32)
-    }
-
-    pub fn delay(&self) -> i64 {
-        length(self.delay, 0)
-    }
-
-    /// None: messages are kept, whatever their age.
-    pub fn retention(&self) -> Option<i64> {
-        self.retention.and_then(micros)
-    }
-
-    pub fn ordering(&self) -> &str {
-        self.ordering.as_deref().unwrap_or("partition")
-    }
-
-    pub fn completed_retention(&self) -> i64 {
-        length(self.completed_retention, DEFAULT_COMPLETED_RETENTION)
-    }
-}
-
-fn length(option: Option<Interval>, default: i64) -> i64 {
-    option.and_then(micros).unwrap_or(default)
 }
 
 // As sql/tables.sql has them.
@@ -119,7 +36,30 @@ macro_rules! columns {
     };
 }
 
-static BY_NAME: Index = Index { table: Table(c"queue"), name: c"queue_name_key" };
+table! {
+    QUEUES = c"queue";
+    ID: c"id" INT8OID,
+    NAME: c"name" TEXTOID,
+    CREATED_AT: c"created_at" TIMESTAMPTZOID,
+    INSTALLATION: c"installation" INT8OID,
+    XID_OFFSET: c"xid_offset" INT8OID,
+    RESTORED_AT: c"restored_at" TIMESTAMPTZOID,
+    LEASE_TIME: c"lease_time" INTERVALOID,
+    RETRY_LIMIT: c"retry_limit" INT4OID,
+    RETRY_DELAY: c"retry_delay" INTERVALOID,
+    RETRY_BACKOFF: c"retry_backoff" FLOAT8OID,
+    RETRY_DELAY_MAX: c"retry_delay_max" INTERVALOID,
+    ON_EXHAUSTED: c"on_exhausted" TEXTOID,
+    DEDUP_WINDOW: c"dedup_window" INTERVALOID,
+    MAX_DELIVERIES: c"max_deliveries" INT4OID,
+    DELAY: c"delay" INTERVALOID,
+    RETENTION: c"retention" INTERVALOID,
+    COMPLETED_RETENTION: c"completed_retention" INTERVALOID,
+    MAX_DEPTH: c"max_depth" INT8OID,
+    ORDERING: c"ordering" TEXTOID,
+}
+
+static BY_NAME: Index = Index { table: &QUEUES, name: c"queue_name_key", columns: &[NAME] };
 static CREATE: Statement = Statement::new(
     "INSERT INTO queen_mq.queue
          (name, created_at, installation, xid_offset, restored_at)
@@ -161,27 +101,27 @@ static UPDATE: Statement = Statement::new(
 );
 
 /// A row of the table; the identity is None if another installation wrote it.
-fn read(row: &impl Columns) -> (Option<Identity>, Queue) {
-    let identity = identity::read(row, 4);
+fn read(row: &impl Columns<Column>) -> (Option<Identity>, Queue) {
+    let identity = identity::read(row, [INSTALLATION, XID_OFFSET, RESTORED_AT]);
     let queue = Queue {
-        id: row.need(1),
-        created_at: row.need::<At>(3).0,
+        id: row.need(ID),
+        created_at: row.need::<At>(CREATED_AT).0,
         identity: identity.unwrap_or(Identity::PLAIN),
-        name: row.need(2),
+        name: row.need(NAME),
         options: Options {
-            lease_time: row.get(7),
-            retry_limit: row.get(8),
-            retry_delay: row.get(9),
-            retry_backoff: row.get(10),
-            retry_delay_max: row.get(11),
-            on_exhausted: row.get(12),
-            dedup_window: row.get(13),
-            max_deliveries: row.get(14),
-            delay: row.get(15),
-            retention: row.get(16),
-            completed_retention: row.get(17),
-            max_depth: row.get(18),
-            ordering: row.get(19),
+            lease_time: row.get(LEASE_TIME),
+            retry_limit: row.get(RETRY_LIMIT),
+            retry_delay: row.get(RETRY_DELAY),
+            retry_backoff: row.get(RETRY_BACKOFF),
+            retry_delay_max: row.get(RETRY_DELAY_MAX),
+            on_exhausted: row.get(ON_EXHAUSTED),
+            dedup_window: row.get(DEDUP_WINDOW),
+            max_deliveries: row.get(MAX_DELIVERIES),
+            delay: row.get(DELAY),
+            retention: row.get(RETENTION),
+            completed_retention: row.get(COMPLETED_RETENTION),
+            max_depth: row.get(MAX_DEPTH),
+            ordering: row.get(ORDERING),
         },
     };
     (identity, queue)
@@ -207,16 +147,16 @@ pub fn find(name: &str, under: &ActiveSnapshot) -> Result<Option<Queue>> {
 }
 
 thread_local! {
-    static KNOWN: CachedRows<String, Queue> = SessionCache::of(REMEMBERED);
+    static KNOWN: RowCache<String, Queue> = RowCache::of(REMEMBERED);
 }
 
-/// The queue of this name as it is at this moment, or, in REPEATABLE READ, as the transaction sees it.
+/// The queue of this name: as it is at this moment; in REPEATABLE READ, as the transaction sees it.
 pub fn known(name: &str) -> Result<Option<Queue>> {
-    KNOWN.with(|rows| catalogue::known(rows, name.to_owned(), |under| find(name, under)))
+    KNOWN.with(|rows| rows.get(name.to_owned(), |under| find(name, under)))
 }
 
-/// The queue, created with the defaults if it is not there. Waits for a transaction that is
-/// creating it.
+/// The queue of this name, created with the default options if there is none. Waits for another
+/// transaction that is creating it.
 pub fn find_or_create(name: &str, now: Moment) -> Result<Queue> {
     let mut has_tried = false;
     loop {
@@ -224,7 +164,7 @@ pub fn find_or_create(name: &str, now: Moment) -> Result<Queue> {
             return Ok(queue);
         }
         if has_tried {
-            relation::refuse_suppression(c"queue");
+            relation::refuse_suppression(&QUEUES);
         }
         has_tried = true;
         let [own, offset, restored_at] = identity::current()?.args();
@@ -234,7 +174,8 @@ pub fn find_or_create(name: &str, now: Moment) -> Result<Queue> {
     }
 }
 
-/// The queue, locked against a concurrent change of its options.
+/// The queue of this name, its row locked `FOR UPDATE`: no other transaction changes its options
+/// before this one ends.
 ///
 /// Lock order: the table `identity` before rows of queues. So this looks the queue up first, which
 /// sets the identity after a restore, and locks the row only then.
@@ -244,6 +185,7 @@ pub fn lock(name: &str) -> Result<Option<Queue>> {
     ActiveSnapshot::new_snapshot(|under| adopted(read(&row), under)).map(Some)
 }
 
+/// Write the queue's options.
 pub fn update(queue: &Queue) {
     fn option<T: IntoDatum + Clone>(value: &Option<T>) -> Arg {
         value.clone().and_then(IntoDatum::into_datum)
@@ -271,6 +213,7 @@ pub fn update(queue: &Queue) {
 static ALL: Statement =
     Statement::new(concat!("SELECT ", columns!(), " FROM queen_mq.queue ORDER BY name"), &[]);
 
+/// All queues, by name.
 pub fn all(under: &ActiveSnapshot) -> Result<Vec<Queue>> {
     // The identity that the first row of another installation leads to is right for all of them.
     let mut foreign = None;
@@ -291,7 +234,7 @@ static DELETE_PARTS: [Statement; 3] = [
     Statement::new("DELETE FROM queen_mq.tally WHERE queue_id = $1", &[pg_sys::INT8OID]),
 ];
 
-/// Remove the queue with its admissions, timers and count. Its log is removed before.
+/// Delete the queue with its admissions, timers and count. The caller has deleted its log before.
 pub fn delete(queue: &Queue) {
     for statement in &DELETE_PARTS {
         statement.run(&[arg(queue.id)]);

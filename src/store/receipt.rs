@@ -1,4 +1,5 @@
-//! `queen_mq.receipt`: the traces of ended leases.
+//! `queen_mq.receipt`: what ended leases settled, so that a repeated or a late ack is answered
+//! rightly.
 
 use pgrx::datum::Uuid;
 use pgrx::pg_sys;
@@ -6,23 +7,33 @@ use queen_engine::codec::encode;
 use queen_engine::lease::LeaseId;
 use queen_engine::receipt::Receipt;
 
-use super::cursor::Located;
+use super::located::Located;
 use super::{decode, signed};
 use crate::error::Result;
 use crate::pg::clock::{At, HOUR, Moment};
+use crate::pg::scan::{ScanEnd, Tuple, Value};
 use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
-use crate::pg::table::{Index, ScanEnd, Table, Tuple, Value};
+use crate::pg::table::{Index, table};
+
+table! {
+    RECEIPTS = c"receipt";
+    CURSOR_ID: c"cursor_id" INT8OID,
+    LEASE_ID: c"lease_id" UUIDOID,
+    ENDED_AT: c"ended_at" TIMESTAMPTZOID,
+    BODY: c"body" BYTEAOID,
+    GROUP_ID: c"group_id" INT8OID,
+    PARTITION: c"partition" TEXTOID,
+}
 
 /// A receipt answers a repeated ack for at least this long.
 const KEPT: i64 = HOUR;
 
-static RECEIPTS: Table = Table(c"receipt");
-static BY_LEASE: Index = Index { table: Table(c"receipt"), name: c"receipt_once" };
+static BY_LEASE: Index =
+    Index { table: &RECEIPTS, name: c"receipt_once", columns: &[CURSOR_ID, LEASE_ID] };
 
-// Lease ids grow with time, until their bits of it wrap around. The bounds keep the scan away from
-// the end of the index where rows die. Older receipts, of a cursor that went quiet, are left to the
-// sweep, which may be deleting them. The result is right because of the moment that each row
-// stores.
+// The time is part of a lease id, so ids grow with it, until those bits wrap around. The bounds
+// keep the scan away from the end of the index where rows die. Older receipts, of a cursor that
+// went quiet, are left to the sweep. What is deleted is decided by the moment that each row stores.
 static PRUNE: Statement = Statement::new(
     "DELETE FROM queen_mq.receipt WHERE ctid = ANY (ARRAY(
          SELECT ctid FROM queen_mq.receipt
@@ -31,7 +42,7 @@ static PRUNE: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::UUIDOID, pg_sys::UUIDOID, pg_sys::TIMESTAMPTZOID],
 );
 
-/// Remove receipts of the cursor, whose lock the caller holds, that have served their time.
+/// Delete receipts of the cursor that are older than [`KEPT`]. The caller holds the cursor's lock.
 pub fn prune(cursor: u64, now: Moment) {
     let bound = |lease: LeaseId| arg(Uuid::from_bytes(lease.0));
     let until = now - KEPT;
@@ -40,35 +51,38 @@ pub fn prune(cursor: u64, now: Moment) {
     }
 }
 
+/// Write the receipt of a lease on a cursor or a claim.
 pub fn insert(at: &Located, lease: LeaseId, receipt: &Receipt, now: Moment) {
     let is_claim = at.message.is_some();
     RECEIPTS.insert(&[
-        arg(signed(at.id)),
-        arg(Uuid::from_bytes(lease.0)),
-        arg(At(now)),
-        arg(encode(receipt)),
-        is_claim.then(|| arg(at.group)).flatten(),
-        is_claim.then(|| arg(at.partition.as_str())).flatten(),
+        (CURSOR_ID, arg(signed(at.id))),
+        (LEASE_ID, arg(Uuid::from_bytes(lease.0))),
+        (ENDED_AT, arg(At(now))),
+        (BODY, arg(encode(receipt))),
+        (GROUP_ID, is_claim.then(|| arg(at.group)).flatten()),
+        (PARTITION, is_claim.then(|| arg(at.partition.as_str())).flatten()),
     ]);
 }
 
+/// The receipt of a lease on this cursor or claim.
 pub fn find(cursor: u64, lease: LeaseId, under: &ActiveSnapshot) -> Result<Option<Receipt>> {
     let key = [Value::Int(signed(cursor)), Value::Uuid(&lease.0)];
     BY_LEASE
         .end(&key, ScanEnd::Start, under, |row| {
-            decode(&row.need::<Vec<u8>>(4), "the receipt of a lease")
+            decode(&row.need::<Vec<u8>>(BODY), "the receipt of a lease")
         })
         .transpose()
 }
 
-/// The trace of a lease on a claim that is gone, and whose it was: group and partition. Whatever the
-/// transaction's snapshot says, for the claim is gone since.
+/// The receipt of a lease on a claim that is gone, with the claim's group and partition. It is read
+/// as it is at this moment, because the claim may have gone after the transaction took its
+/// snapshot.
 pub fn find_of_claim(claim: u64, lease: LeaseId) -> Result<Option<(i64, String, Receipt)>> {
     let key = [Value::Int(signed(claim)), Value::Uuid(&lease.0)];
     ActiveSnapshot::latest_snapshot(|under| {
         let read = |row: &Tuple| {
-            let (group, partition) = row.get(5).zip(row.get(6))?;
-            let receipt = decode(&row.need::<Vec<u8>>(4), "the receipt of a lease");
+            let (group, partition) = row.get(GROUP_ID).zip(row.get(PARTITION))?;
+            let receipt = decode(&row.need::<Vec<u8>>(BODY), "the receipt of a lease");
             Some(receipt.map(|receipt| (group, partition, receipt)))
         };
         BY_LEASE.end(&key, ScanEnd::Start, under, read).flatten().transpose()

@@ -1,12 +1,22 @@
-//! `queen_mq.replay`: segments that are for one group alone.
+//! `queen_mq.replay`: replayed dead letters in the log, each for one group alone.
 
 use pgrx::pg_sys;
 
 use super::{signed, unsigned};
 use crate::pg::relation;
-use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
+use crate::pg::spi::{ActiveSnapshot, Columns, SqlRow, Statement, arg};
+use crate::pg::table::table;
 
-/// A segment of one message, for one group.
+table! {
+    REPLAYS = c"replay";
+    QUEUE_ID: c"queue_id" INT8OID,
+    SEGMENT_ID: c"segment_id" INT8OID,
+    XID: c"xid" INT8OID,
+    PARTITION: c"partition" TEXTOID,
+    GROUP_ID: c"group_id" INT8OID,
+}
+
+/// A segment of one message, which is for one group alone.
 pub struct Replay {
     pub segment: u64,
     pub xid: u64,
@@ -20,6 +30,7 @@ static INSERT: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::INT8OID],
 );
 
+/// Write down that a segment is for one group alone.
 pub fn insert(queue: i64, replay: &Replay) {
     let written = INSERT.run(&[
         arg(queue),
@@ -29,7 +40,7 @@ pub fn insert(queue: i64, replay: &Replay) {
         arg(replay.group),
     ]);
     if written.affected() == 0 {
-        relation::refuse_suppression(c"replay");
+        relation::refuse_suppression(&REPLAYS);
     }
 }
 
@@ -38,12 +49,13 @@ static OF_QUEUE: Statement = Statement::new(
     &[pg_sys::INT8OID],
 );
 
+/// The replays of a queue.
 pub fn of_queue(queue: i64, under: &ActiveSnapshot) -> Vec<Replay> {
-    let read = |row: crate::pg::spi::SqlRow| Replay {
-        segment: unsigned(row.need(1)),
-        xid: unsigned(row.need(2)),
-        partition: row.need(3),
-        group: row.need(4),
+    let read = |row: SqlRow| Replay {
+        segment: unsigned(row.need(SEGMENT_ID)),
+        xid: unsigned(row.need(XID)),
+        partition: row.need(PARTITION),
+        group: row.need(GROUP_ID),
     };
     OF_QUEUE.read(&[arg(queue)], under).map(read).collect()
 }
@@ -59,7 +71,8 @@ static HAND_OVER: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID],
 );
 
-/// Give messages that were replayed for the group `from` of the queue to the group `to`.
+/// Give the messages that were replayed for group `from` of the queue to group `to`, which is that
+/// group under its new id.
 pub fn hand_over(queue: i64, from: i64, to: i64) {
     HAND_OVER.run(&[arg(from), arg(to), arg(queue)]);
 }

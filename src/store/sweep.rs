@@ -8,6 +8,18 @@ use pgrx::pg_sys;
 
 use crate::pg::clock::{At, HOUR, Moment};
 use crate::pg::spi::{Arg, Columns, Statement, arg};
+use crate::pg::table::table;
+
+table! {
+    SWEEPS = c"sweep";
+    TASK: c"task" TEXTOID,
+    PAGE: c"page" INT8OID,
+}
+
+table! {
+    OWNERS = c"owner";
+    ROLE_NAME: c"role_name" TEXTOID,
+}
 
 /// Pages of a table passed in one step.
 const PAGES: i64 = 64;

@@ -6,17 +6,25 @@ use queen_engine::tally::Tally;
 
 use super::{decode, locks};
 use crate::error::{Error, Result};
+use crate::pg::scan::{ScanEnd, Tuple, Value};
 use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg, one_snapshot_per_transaction};
-use crate::pg::table::{Index, ScanEnd, Table, Tuple, Value};
+use crate::pg::table::{Index, table};
 
-static TALLIES: Table = Table(c"tally");
-static NEWEST: Index = Index { table: Table(c"tally"), name: c"tally_newest" };
+table! {
+    TALLIES = c"tally";
+    QUEUE_ID: c"queue_id" INT8OID,
+    REVISION: c"revision" INT8OID,
+    STATE: c"state" BYTEAOID,
+}
+
+static NEWEST: Index =
+    Index { table: &TALLIES, name: c"tally_newest", columns: &[QUEUE_ID, REVISION] };
 
 /// The newest count of a queue and its revision; nothing counted where there is none.
 pub fn newest(queue: i64, under: &ActiveSnapshot) -> Result<(i64, Tally)> {
     let read = |row: &Tuple| {
-        let state = decode(&row.need::<Vec<u8>>(3), "the count of a queue")?;
-        Ok((row.need(2), state))
+        let state = decode(&row.need::<Vec<u8>>(STATE), "the count of a queue")?;
+        Ok((row.need(REVISION), state))
     };
     NEWEST
         .end(&[Value::Int(queue)], ScanEnd::End, under, read)
@@ -55,7 +63,11 @@ static PRUNE: Statement = Statement::new(
 
 /// Write the count that follows `revision`, as the one who leads, and remove that one.
 pub fn append(queue: i64, revision: i64, tally: &Tally) {
-    TALLIES.insert(&[arg(queue), arg(revision + 1), arg(encode(tally))]);
+    TALLIES.insert(&[
+        (QUEUE_ID, arg(queue)),
+        (REVISION, arg(revision + 1)),
+        (STATE, arg(encode(tally))),
+    ]);
     // The one before is what a transaction in REPEATABLE READ may still look at; it sees it.
     if !one_snapshot_per_transaction() {
         PRUNE.run(&[arg(queue), arg(revision)]);
@@ -68,7 +80,7 @@ static ALL: Statement = Statement::new("SELECT state FROM queen_mq.tally", &[]);
 pub fn highest_xid() -> Result<u64> {
     let mut highest = 0;
     for row in ALL.run(&[]) {
-        let state: Tally = decode(&row.need::<Vec<u8>>(1), "the count of a queue")?;
+        let state: Tally = decode(&row.need::<Vec<u8>>(STATE), "the count of a queue")?;
         highest = highest.max(state.reached());
     }
     Ok(highest)

@@ -1,4 +1,4 @@
-//! `queen_mq.timer`: messages that enter the log later.
+//! `queen_mq.timer`: messages that enter the log later: scheduled ones, and pushes with a delay.
 
 use pgrx::pg_sys;
 
@@ -6,8 +6,21 @@ use crate::error::Error;
 use crate::pg::clock::{At, Moment};
 use crate::pg::datum::Jsonb;
 use crate::pg::relation;
+use crate::pg::scan::{ScanEnd, Value};
 use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
-use crate::pg::table::{Index, ScanEnd, Table, Value};
+use crate::pg::table::{Index, table};
+
+table! {
+    TIMERS = c"timer";
+    ID: c"id" INT8OID,
+    QUEUE_ID: c"queue_id" INT8OID,
+    TIMER_KEY: c"timer_key" TEXTOID,
+    PARTITION: c"partition" TEXTOID,
+    TRANSACTION_ID: c"transaction_id" TEXTOID,
+    DELIVER_AT: c"deliver_at" TIMESTAMPTZOID,
+    PAYLOAD: c"payload" JSONBOID,
+    HEADERS: c"headers" JSONBOID,
+}
 
 /// A message to be scheduled.
 pub struct NewTimer<'a> {
@@ -42,11 +55,11 @@ macro_rules! insert {
         )
     };
 }
-// A row that was inserted has no xmax.
+// `xmax = 0`: the row was inserted, not updated.
 static REPLACE: Statement = insert!(
     "UPDATE SET partition = excluded.partition, transaction_id = excluded.transaction_id,
          deliver_at = excluded.deliver_at, payload = excluded.payload, headers = excluded.headers
-     RETURNING t.xmax = 0"
+     RETURNING t.xmax = 0 AS is_new"
 );
 static ADD: Statement = insert!("NOTHING");
 static EXISTS: Statement = Statement::new(
@@ -67,21 +80,22 @@ impl NewTimer<'_> {
         ])
     }
 
-    /// Schedule it, replacing the timer of this key. True if there was none. Waits for a
-    /// transaction that is scheduling, moving or cancelling the same one.
+    /// Schedule it in place of the timer of this key. True if there was none. Waits for a
+    /// transaction that is scheduling, delivering or cancelling that timer.
     pub fn replace(self) -> bool {
         match self.run(&REPLACE).first() {
-            Some(row) => row.need(1),
+            Some(row) => row.need(c"is_new"),
             None => Error::suppressed("queen_mq.timer").raise(),
         }
     }
 
-    /// Schedule it, unless there is a timer of this key; false if there is.
+    /// Schedule it, unless there is a timer of this key. False if there is. Waits as `replace`
+    /// does.
     pub fn add(self) -> bool {
         let (queue, key) = (self.queue, self.key);
         let is_added = self.run(&ADD).affected() > 0;
         if !is_added && EXISTS.run(&[arg(queue), arg(key)]).affected() == 0 {
-            relation::refuse_suppression(c"timer");
+            relation::refuse_suppression(&TIMERS);
         }
         is_added
     }
@@ -93,9 +107,12 @@ static CANCEL: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::TEXTOID],
 );
 
-/// Take a timer out; its transaction_id and moment. Waits as `replace` does.
+/// Delete a timer; returns its transaction_id and its moment. Waits as `replace` does.
 pub fn cancel(queue: i64, key: &str) -> Option<(String, Moment)> {
-    CANCEL.run(&[arg(queue), arg(key)]).first().map(|row| (row.need(1), row.need::<At>(2).0))
+    CANCEL
+        .run(&[arg(queue), arg(key)])
+        .first()
+        .map(|row| (row.need(TRANSACTION_ID), row.need::<At>(DELIVER_AT).0))
 }
 
 static LOCK_OF_QUEUE: Statement = Statement::new(
@@ -103,13 +120,13 @@ static LOCK_OF_QUEUE: Statement = Statement::new(
     &[pg_sys::INT8OID],
 );
 
-/// Lock all timers of a queue, waiting for transactions that are moving, replacing or cancelling
-/// one.
+/// Lock all timers of a queue, ascending, waiting for transactions that are delivering, replacing
+/// or cancelling one.
 pub fn lock_of_queue(queue: i64) {
     LOCK_OF_QUEUE.run(&[arg(queue)]);
 }
 
-/// A message that is due, held by this transaction.
+/// A message that is due; this transaction has locked its timer.
 pub struct Due {
     pub id: i64,
     pub partition: String,
@@ -118,7 +135,7 @@ pub struct Due {
     pub headers: Option<Jsonb>,
 }
 
-// Those that another transaction is moving, replacing or cancelling are left to it.
+// Timers that another transaction is delivering, replacing or cancelling are skipped.
 static HOLD_DUE: Statement = Statement::new(
     "SELECT id, partition, transaction_id, payload, headers FROM queen_mq.timer
      WHERE queue_id = $1 AND deliver_at <= $2 ORDER BY deliver_at, id LIMIT $3
@@ -126,17 +143,17 @@ static HOLD_DUE: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID],
 );
 
-/// Up to `limit` messages that are due, in the order of their moments. Their values live until SPI
-/// closes.
+/// Lock up to `limit` timers that are due, in the order of their moments. Never waits. The values
+/// live until SPI closes.
 pub fn hold_due(queue: i64, now: Moment, limit: usize) -> Vec<Due> {
     HOLD_DUE
         .run(&[arg(queue), arg(At(now)), arg(limit as i64)])
         .map(|row| Due {
-            id: row.need(1),
-            partition: row.need(2),
-            transaction_id: row.need(3),
-            payload: row.need(4),
-            headers: row.get(5),
+            id: row.need(ID),
+            partition: row.need(PARTITION),
+            transaction_id: row.need(TRANSACTION_ID),
+            payload: row.need(PAYLOAD),
+            headers: row.get(HEADERS),
         })
         .collect()
 }
@@ -144,21 +161,23 @@ pub fn hold_due(queue: i64, now: Moment, limit: usize) -> Vec<Due> {
 static DELETE: Statement =
     Statement::new("DELETE FROM queen_mq.timer WHERE id = ANY ($1)", &[pg_sys::INT8ARRAYOID]);
 
-/// Remove timers that this transaction holds.
+/// Delete timers that this transaction has locked.
 pub fn delete(ids: Vec<i64>) {
     DELETE.run(&[arg(ids)]);
 }
 
-static BY_MOMENT: Index = Index { table: Table(c"timer"), name: c"timer_due" };
+static BY_MOMENT: Index =
+    Index { table: &TIMERS, name: c"timer_due", columns: &[QUEUE_ID, DELIVER_AT, ID] };
 
 /// The moment of the queue's next timer.
 pub fn next(queue: i64, under: &ActiveSnapshot) -> Option<Moment> {
-    BY_MOMENT.end(&[Value::Int(queue)], ScanEnd::Start, under, |row| row.need::<At>(6).0)
+    BY_MOMENT.end(&[Value::Int(queue)], ScanEnd::Start, under, |row| row.need::<At>(DELIVER_AT).0)
 }
 
 static COUNT: Statement =
     Statement::new("SELECT count(*) FROM queen_mq.timer WHERE queue_id = $1", &[pg_sys::INT8OID]);
 
+/// How many timers a queue has.
 pub fn count(queue: i64, under: &ActiveSnapshot) -> i64 {
-    COUNT.read(&[arg(queue)], under).first().map_or(0, |row| row.need(1))
+    COUNT.read(&[arg(queue)], under).first().and_then(|row| row.only()).unwrap_or(0)
 }

@@ -15,7 +15,7 @@ use crate::api::push::PushItem;
 use crate::api::settle::{checked_partition, parse_status, target};
 use crate::api::{args, json};
 use crate::broker::bundle::{Bundle, NamedTimer, NamedWrite};
-use crate::broker::settle::{SettleItem, Target};
+use crate::broker::settle::{SettleItem, SettleTarget};
 use crate::error::{Error, Result};
 use crate::pg::clock::Moment;
 use crate::pg::datum::{self, UuidArray};
@@ -106,7 +106,7 @@ fn add_operation(bundle: &mut Bundle, at: usize, op: Operation) -> Result<()> {
             refuse_fields("ack", &has, &["queue", "payload", "headers"])?;
             let lease = lease_id(&needed("leaseId", op.lease_id)?)?;
             let target =
-                target(op.message_id, op.transaction_id.as_deref())?.unwrap_or(Target::All);
+                target(op.message_id, op.transaction_id.as_deref())?.unwrap_or(SettleTarget::All);
             let status = parse_status(op.status.as_deref().unwrap_or("completed"))?;
             let partition = checked_partition(op.partition.as_deref())?;
             let error = op.error.as_deref().map(args::error_text);

@@ -1,52 +1,64 @@
-//! How a consumer group comes to be.
+//! How a consumer group comes to be, and goes.
+//!
+//! `queen_subscribe` and the first pop of a group register it. What the group will read is fixed by
+//! one snapshot, when the registration is prepared; a pop may write it later, when there is
+//! something to deliver. Only [`locks::registration`](crate::store::locks::registration) of the
+//! name is taken, by `group::register`.
+//!
+//! `queen_unsubscribe` removes a group, with its row, its search and its cursors locked.
 
-use pgrx::datum::TimestampWithTimeZone;
 use queen_engine::cursor::Start;
 use queen_engine::discovery::{Discovery, Stream};
 
-use crate::api::args;
+use crate::broker::group::beginning::{Beginning, LogEnd, Mode};
+use crate::broker::group::revoke::{locate, revoke_leases};
+use crate::broker::hold::attempt::hold_in_attempts;
+use crate::broker::hold::{delete_discovery, hold_cursors, hold_group_rows, share_queue_and_group};
 use crate::broker::lookup::{self, ForPop};
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, Moment};
 use crate::pg::spi::ActiveSnapshot;
-use crate::store::discovery;
+use crate::settings;
 use crate::store::group::{self, Group, NewGroup, Patience, QUEUE_MODE};
-use crate::store::identity::Identity;
+use crate::store::identity::{self, Identity};
 use crate::store::queue::Queue;
-use crate::store::seen_snapshot::{self, SeenSnapshot};
-use crate::store::segment::{self, news};
-use crate::store::tally;
+use crate::store::segment::news;
+use crate::store::{discovery, seen_snapshot, tally};
 
-/// Where a new group begins to read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// What commits after the registration's snapshot.
-    New,
-    /// Everything retained.
-    All,
-    /// Messages created at this moment or later.
-    From(Moment),
+/// `queen_subscribe`: register `group` on `queue`, which need not exist. `ordering` is a checked
+/// name, or None: as the queue has it. False if the group exists, which then stays as it is. Waits
+/// for a transaction that is registering the same name. Error 42704 for an unknown queue when
+/// `queen_mq.auto_create` is off.
+pub fn subscribe(queue: &str, group: &str, mode: Mode, ordering: Option<&str>) -> Result<bool> {
+    let (found, existing) = lookup::queue_and_group(queue, group)?;
+    if found.is_none() && !settings::auto_create() {
+        return Err(Error::no_such_queue(queue));
+    }
+    if existing.is_some() {
+        return Ok(false);
+    }
+    let identity = match &found {
+        Some(queue) => queue.identity,
+        None => identity::current()?,
+    };
+    let new = Registration::prepare(group, found.as_ref(), mode, identity)?;
+    Ok(new.ordered(ordering).write(queue, group, Patience::Wait)?.is_some())
 }
 
-impl Mode {
-    /// From a mode's name and a time, either of which may be missing.
-    pub fn parse(mode: Option<&str>, from: Option<TimestampWithTimeZone>) -> Result<Self> {
-        match (mode, from.map(clock::moment)) {
-            (None | Some("new"), Some(at)) => Ok(Mode::From(at)),
-            (None | Some("new"), None) => Ok(Mode::New),
-            (Some("all"), None) => Ok(Mode::All),
-            (Some("all"), Some(_)) => Err(Error::invalid(
-                "mode \"all\" does not go with a time",
-                "Both were given.",
-                "Leave out one of them.",
-            )),
-            (Some(other), _) => Err(Error::invalid(
-                format!("unknown subscription mode \"{}\"", args::quoted(other)),
-                "A typing error must not replay or skip a log.",
-                "Use 'new' or 'all', or give a time.",
-            )),
-        }
-    }
+/// `queen_unsubscribe`: remove the group. The holder of one of its leases has lost it. False if
+/// there is no such group.
+pub fn unsubscribe(queue: &str, group: &str) -> Result<bool> {
+    let (found, Some(group)) = share_queue_and_group(queue, group, true)? else {
+        return Ok(false);
+    };
+    let locked = hold_in_attempts(found.as_ref().map_or("", |queue| &queue.name), |attempt| {
+        hold_group_rows(attempt, vec![group.id])?;
+        delete_discovery(attempt, &group)?;
+        hold_cursors(attempt, &[group.id])
+    })?;
+    revoke_leases(found.as_ref(), &locate(&group, locked)?);
+    group::forget(group.id);
+    Ok(true)
 }
 
 /// A group about to be registered: what it will read was fixed when this was made.
@@ -67,50 +79,9 @@ pub struct Registration {
     since: Stream<(String, u64)>,
 }
 
-/// Where a group begins that wants what `mode` says, as of one snapshot.
-#[derive(Debug)]
-pub struct Beginning {
-    pub start: Start,
-    pub discovery: Discovery,
-    /// Visible messages that are for it; None: all that are in the log.
-    pub messages: Option<i64>,
-}
-
-impl Beginning {
-    /// `last_drawn`: a segment id that was drawn before the snapshot was looked at. `queue`: its
-    /// id, if it exists.
-    pub fn of(
-        mode: Mode,
-        queue: Option<i64>,
-        last_drawn: u64,
-        taken: &SeenSnapshot,
-        under: &ActiveSnapshot,
-    ) -> Self {
-        let SeenSnapshot { snapshot, xmax } = taken;
-        match mode {
-            Mode::All => {
-                Self { start: Start::default(), discovery: Discovery::default(), messages: None }
-            }
-            Mode::New => Self {
-                start: Start::after(last_drawn, snapshot),
-                discovery: Discovery::starting_at(snapshot, *xmax),
-                messages: Some(0),
-            },
-            Mode::From(at) => {
-                let before = queue.map(|queue| segment::position_before(queue, at, under));
-                let (position, messages) = before.unwrap_or_default();
-                Self {
-                    start: Start { since: Some(at), ..Start::after(position, snapshot) },
-                    discovery: Discovery::default(),
-                    messages: Some(messages),
-                }
-            }
-        }
-    }
-}
-
 impl Registration {
-    /// Prepare to register `group`. Queue mode reads everything.
+    /// Prepare to register `group`: fix what it will read, and write nothing. Queue mode reads
+    /// everything.
     pub fn prepare(
         group: &str,
         queue: Option<&Queue>,
@@ -119,13 +90,10 @@ impl Registration {
     ) -> Result<Self> {
         let mode = if group == QUEUE_MODE { Mode::All } else { mode };
         ActiveSnapshot::new_snapshot(|under| {
-            // The id before the transactions: one drawn up to here belongs to a transaction that
-            // `describe` counts among the holes.
-            let last_drawn = segment::last_drawn_id(under);
-            let taken = seen_snapshot::describe(under, identity);
-            let since = Stream::starting_at(&taken.snapshot, taken.xmax);
+            let end = LogEnd::look(identity, under);
+            let since = Stream::starting_at(&end.seen.snapshot, end.seen.xmax);
             let id = queue.map(|queue| queue.id);
-            let beginning = Beginning::of(mode, id, last_drawn, &taken, under);
+            let beginning = Beginning::of(mode, id, &end, under);
             let (has_messages, baseline, counted) = match (beginning.messages, id) {
                 (Some(messages), _) => (messages > 0, None, None),
                 (None, None) => (false, Some(0), None),
@@ -149,21 +117,21 @@ impl Registration {
         })
     }
 
-    /// The same, with an ordering of its own.
+    /// Give the group an ordering of its own.
     pub fn ordered(self, ordering: Option<&str>) -> Self {
         Self { ordering: ordering.map(str::to_owned), ..self }
     }
 
-    /// Whether there is anything for the group.
+    /// Whether there is anything for the group by now.
     pub fn has_news(&self, queue: Option<&Queue>, identity: Identity) -> Result<bool> {
         let Some(queue) = queue else { return Ok(false) };
         if self.has_messages {
             return Ok(true);
         }
         ActiveSnapshot::new_snapshot(|under| {
-            let taken = seen_snapshot::describe(under, identity);
+            let seen = seen_snapshot::describe(under, identity);
             let stream = &self.since;
-            let late = stream.finished(&taken.snapshot);
+            let late = stream.finished(&seen.snapshot);
             let is_late =
                 |(xid, key): &(u64, _)| !news(queue.id, *xid, key, true, 1, under).is_empty();
             Ok(late.iter().any(is_late)
@@ -171,7 +139,8 @@ impl Registration {
         })
     }
 
-    /// Write the registration, for a pop that has found none; unless somebody else is at it.
+    /// Write the registration, for a pop that has found no group. Where another transaction is
+    /// registering the same name, or has done so since, look up instead what there is. Never waits.
     pub fn write_into(self, found: &mut ForPop, queue: &str, name: &str) -> Result<()> {
         match self.write(queue, name, Patience::PassBy)? {
             Some((group, discovery)) => {
@@ -182,7 +151,8 @@ impl Registration {
         Ok(())
     }
 
-    /// Write the registration. None where somebody else registers the same group.
+    /// Write the registration; returns the group with the state of its search. None where another
+    /// transaction has registered the same name, or, without waiting for it, is about to.
     pub fn write(
         self,
         queue: &str,
@@ -190,13 +160,15 @@ impl Registration {
         patience: Patience,
     ) -> Result<Option<(Group, (i64, Discovery))>> {
         let Self { at: now, start, initial, baseline, ordering, mut discovery, .. } = self;
-        // Whoever removes messages does not see the group before this commits. Either nobody has
-        // since, and nobody will until then; or what is for the group is counted by a sweep.
-        let holds = match self.counted {
+        // A transaction that removes messages does not see the group before this commits. With the
+        // tally lock on the count that the baseline comes from, no message has been removed since,
+        // and none will be until this transaction ends. Without it the baseline stays open, and a
+        // sweep counts what is for the group.
+        let is_counted = match self.counted {
             Some((queue, revision)) => tally::try_lead(queue, revision)?,
             None => true,
         };
-        let baseline = baseline.filter(|_| holds);
+        let baseline = baseline.filter(|_| is_counted);
         let new = NewGroup { now, start, initial, baseline, ordering };
         let Some(group) = group::register(queue, name, new, patience) else {
             return Ok(None);

@@ -1,5 +1,9 @@
-//! The locks that a call holds before it moves a group by hand, or empties or removes a queue. It
-//! takes them in attempts, so that no consumer waits for it for long (see [`crate::broker::hold::attempt`]).
+//! Which locks a call holds before it moves or removes a consumer group by hand, or empties,
+//! removes or reorders a queue; and which ones while it wants the group to stay as it is.
+//!
+//! Called by [`crate::broker::group`], by purge and delete of a queue, and by dead letters. Each
+//! function takes its locks in the order that [`locks`] states. Those with an [`Attempt`] wait as
+//! that says, so no consumer waits for them for long.
 
 pub mod attempt;
 
@@ -12,64 +16,98 @@ use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
 use crate::store::{discovery, locks};
 
-/// Hold the group alone: no other transaction begins to read a partition in it, moves it or removes
-/// it. False if the group has been moved or removed in the meantime.
+/// Look the queue and the group up, and share [`locks::first_reads`]: before the end of this
+/// transaction no other one purges or removes the queue, or changes how the group is read. With
+/// `with_group`, share [`locks::first_reads_of`] as well, so that no other one moves the group as a
+/// whole. Waits for the transactions that hold these locks whole.
+///
+/// Without the queue, or without the group, nothing is locked. Error 40001 in REPEATABLE READ if
+/// the group has been changed since the snapshot.
+pub fn share_queue_and_group(
+    queue: &str,
+    group: &str,
+    with_group: bool,
+) -> Result<(Option<Queue>, Option<Group>)> {
+    loop {
+        let found = lookup::queue_and_group(queue, group)?;
+        let (Some(queue), Some(group)) = &found else { return Ok(found) };
+        locks::first_reads(queue.id).share();
+        if with_group {
+            locks::first_reads_of(group.id).share();
+        }
+        if lookup::is_current(queue, group)? {
+            return Ok(found);
+        }
+        cursor::moved_on()?;
+        if with_group {
+            locks::first_reads_of(group.id).give_back_share();
+        }
+        locks::first_reads(queue.id).give_back_share();
+        pgrx::check_for_interrupts!();
+    }
+}
+
+/// Hold the group alone: [`locks::first_reads_of`] whole, and the group's row. No other transaction
+/// begins to read a partition in the group, moves it or removes it. False, without the row, if the
+/// group has been moved or removed since it was looked up.
 ///
 /// The caller looks at cursors and claims after this. Its snapshot shows none that is not
-/// committed, but the transaction that creates one shares [`locks::first_reads_of`]; or, where
+/// committed. But the transaction that creates one shares [`locks::first_reads_of`]; or, where
 /// retention creates a cursor, holds the group's row.
 pub fn hold_group(attempt: &Attempt, queue: &Queue, group: &Group) -> Result<bool> {
-    attempt.whole(locks::first_reads_of(group.id));
+    attempt.lock_whole(locks::first_reads_of(group.id));
     if !lookup::is_current(queue, group)? {
         return Ok(false);
     }
-    hold_rows(attempt, vec![group.id])?;
+    hold_group_rows(attempt, vec![group.id])?;
     Ok(true)
 }
 
 /// Hold the rows of groups. Retention holds them, too, while it removes messages by their age.
-pub fn hold_rows(attempt: &Attempt, groups: Vec<i64>) -> Result<()> {
-    attempt.rows(move || {
+pub fn hold_group_rows(attempt: &Attempt, groups: Vec<i64>) -> Result<()> {
+    attempt.lock_rows(move || {
         group::lock(&groups);
         Ok(())
     })
 }
 
-/// Forget where the group has looked for work. Waits for a sweep that is deleting superseded rows
-/// of `queen_mq.discovery`.
-pub fn forget_search(attempt: &Attempt, group: &Group) -> Result<()> {
+/// Delete what the group knows of where it has looked for work. Waits for a sweep that is deleting
+/// superseded rows of `queen_mq.discovery`.
+pub fn delete_discovery(attempt: &Attempt, group: &Group) -> Result<()> {
     let id = group.id;
-    attempt.rows(move || {
+    attempt.lock_rows(move || {
         discovery::delete(id);
         Ok(())
     })
 }
 
-/// Hold the queue alone, and its groups: no other transaction begins to read a partition in it, or
-/// moves or removes a group.
-pub fn hold_queue(attempt: &Attempt, queue: &Queue) -> Result<Vec<Group>> {
+/// Hold the queue alone, and its groups: [`locks::first_reads`] whole, and the rows of the groups.
+/// No other transaction begins to read a partition of the queue, or moves or removes a group.
+pub fn hold_queue_and_groups(attempt: &Attempt, queue: &Queue) -> Result<Vec<Group>> {
     // Before the look at claims: its snapshot shows none that is not committed.
-    attempt.whole(locks::first_reads(queue.id));
+    attempt.lock_whole(locks::first_reads(queue.id));
     let groups = ActiveSnapshot::new_snapshot(|under| group::of_queue(&queue.name, under))?;
-    hold_rows(attempt, groups.iter().map(|group| group.id).collect())?;
+    hold_group_rows(attempt, groups.iter().map(|group| group.id).collect())?;
     Ok(groups)
 }
 
-/// Hold the queue alone, with its groups and all their cursors and claims.
-pub fn hold_everything(
+/// Hold the queue alone, with its count, its groups and all their cursors and claims.
+pub fn hold_queue_and_cursors(
     attempt: &Attempt,
     queue: &Queue,
 ) -> Result<(Vec<Group>, Vec<LockedCursor>)> {
     // Before the cursors: a transaction that has counted, and not ended, may still settle a
     // message.
-    attempt.whole(locks::tally(queue.id));
-    let groups = hold_queue(attempt, queue)?;
+    attempt.lock_whole(locks::tally(queue.id));
+    let groups = hold_queue_and_groups(attempt, queue)?;
     let ids: Vec<i64> = groups.iter().map(|group| group.id).collect();
-    let locked = attempt.cursors(&cursors_of(&ids)?)?;
+    let locked = hold_cursors(attempt, &ids)?;
     Ok((groups, locked))
 }
 
-/// The cursors of groups, ascending.
-pub fn cursors_of(groups: &[i64]) -> Result<Vec<u64>> {
-    ActiveSnapshot::new_snapshot(|under| Ok(cursor::ids_of(groups, under)))
+/// Hold the cursors and claims of groups. The caller holds a lock under which no other transaction
+/// creates one, or can do without those that are created now.
+pub fn hold_cursors(attempt: &Attempt, groups: &[i64]) -> Result<Vec<LockedCursor>> {
+    let ids = ActiveSnapshot::new_snapshot(|under| Ok(cursor::ids_of(groups, under)))?;
+    attempt.lock_cursors(&ids)
 }

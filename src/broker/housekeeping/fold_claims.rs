@@ -76,10 +76,7 @@ fn fold(
     under: &ActiveSnapshot,
 ) -> Result<u64> {
     let found = cursor::status(group.id, &group.start, partition, under)?;
-    let before = match &found {
-        Some((located, _)) => located.cursor.clone(),
-        None => Cursor::new(group.start.clone()),
-    };
+    let before = group.state_in(found.as_ref().map(|(located, _)| located));
     let folding = Folding::new(queue, group, partition, until, under);
     let mut after = folding.move_on(before.clone(), LEFT_BEHIND)?;
     let over = folding.settled_behind(&mut after)?;
@@ -117,9 +114,9 @@ pub fn fold_locked(
             LockAttempt::Locked => (base.clone(), base.cursor),
             LockAttempt::HeldByAnother | LockAttempt::MovedOn => return Ok(()),
         },
-        None if !cursor::try_read_first(queue.id, group.id) => return Ok(()),
+        None if !cursor::try_share_first_reads(queue.id, group.id) => return Ok(()),
         None => match cursor::insert_if_new(group.id, partition) {
-            Some(new) => (new, Cursor::new(group.start.clone())),
+            Some(new) => (new, group.first_state()),
             None => return Ok(()),
         },
     };

@@ -170,10 +170,7 @@ impl Retaining<'_> {
         let mut readers = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
             let found = cursor::status(group.id, &group.start, partition, self.under)?;
-            let cursor = match &found {
-                Some((located, _)) => located.cursor.clone(),
-                None => Cursor::new(group.start.clone()),
-            };
+            let cursor = group.state_in(found.as_ref().map(|(located, _)| located));
             let claims = match group.is_ordered(&self.ages.queue.options) {
                 true => None,
                 false => Some(self.claims(group, partition, &rows)?),
@@ -238,7 +235,7 @@ impl Retaining<'_> {
         };
         let Some(claims) = reader.claims.as_ref().filter(|_| holds) else { return Ok(holds) };
         // Before the look: who takes something after it finds out.
-        if !cursor::try_keep_from_taking(group, partition) {
+        if !cursor::try_lock_out_claims(group, partition) {
             return Ok(false);
         }
         let seen: usize = gone.iter().map(|row| of(claims, row).len()).sum();

@@ -9,7 +9,7 @@ mod unordered;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use queen_engine::cursor::{Cursor, Readiness};
+use queen_engine::cursor::Readiness;
 use queen_engine::discovery::Discovery;
 use queen_engine::lease::{Handle, LeaseId};
 use queen_engine::message::{MessageId, Spans};
@@ -319,10 +319,7 @@ impl<'a> Taking<'a> {
         under: &ActiveSnapshot,
     ) -> Result<Look<'t>> {
         let found = cursor::status(self.group.id, &self.group.start, partition, under)?;
-        let cursor = match &found {
-            Some((located, _)) => located.cursor.clone(),
-            None => Cursor::new(self.group.start.clone()),
-        };
+        let cursor = self.group.state_in(found.as_ref().map(|(located, _)| located));
         if let Readiness::At(_) = cursor.readiness(self.now, self.queue.identity.void_before) {
             return Ok(Look::Nothing(PartitionResult::Nothing));
         }
@@ -370,14 +367,14 @@ impl<'a> Taking<'a> {
                 LockAttempt::HeldByAnother => return Ok(PartitionResult::Locked),
                 LockAttempt::MovedOn => return Ok(PartitionResult::MovedOn),
             },
-            None if !cursor::try_read_first(self.queue.id, self.group.id) => {
+            None if !cursor::try_share_first_reads(self.queue.id, self.group.id) => {
                 return Ok(PartitionResult::Locked);
             }
             None if !self.is_current()? => {
-                cursor::give_up_reading(self.queue.id, self.group.id);
+                cursor::give_back_first_reads(self.queue.id, self.group.id);
                 return Ok(PartitionResult::MovedOn);
             }
-            None => match cursor::try_create_read(self.group.id, partition)? {
+            None => match cursor::try_create_with_shares(self.group.id, partition)? {
                 // The state of this cursor knows nothing of messages that a sweep or a purge has
                 // removed since the look. From here on neither removes any: a purge waits for the
                 // share that this transaction holds, and a sweep creates a missing cursor before it
@@ -388,7 +385,7 @@ impl<'a> Taking<'a> {
                 }
                 Some(located) => located,
                 None => {
-                    cursor::give_up_reading(self.queue.id, self.group.id);
+                    cursor::give_back_first_reads(self.queue.id, self.group.id);
                     return Ok(PartitionResult::Locked);
                 }
             },

@@ -1,7 +1,7 @@
 //! The verb push: messages are appended to the log, in segments, or scheduled for later.
 //!
-//! Called by `api::push` and by [`crate::broker::bundle`]; [`push_again`] by the replay of dead
-//! letters.
+//! Called by `api::push` and by [`crate::broker::bundle`]. Dead letters that are replayed go into the
+//! log by [`crate::broker::dead_letter`].
 //!
 //! **The push rule.** A transaction first gets its xid, then draws a segment's id, then writes the
 //! segment's row. So a segment with an id below that of a committed one belongs to a transaction
@@ -19,21 +19,12 @@ mod segmenting;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use queen_engine::message::MessageId;
-
 use crate::broker::push::segmenting::push_to_partition;
 use crate::broker::queue::find_or_auto_create;
 use crate::error::Result;
 use crate::pg::allocator;
-use crate::pg::clock;
 use crate::pg::datum::Jsonb;
-use crate::store::dead_letter::Letter;
-use crate::store::group::Group;
 use crate::store::queue::Queue;
-use crate::store::replay::{self, Replay};
-use crate::store::seen_snapshot;
-use crate::store::segment::{self, NewSegment};
-use crate::wait::waiters::{self, Topic};
 
 /// A queue and a partition, by their names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,25 +117,4 @@ pub fn push(messages: &[&Message]) -> Result<Vec<Pushed>> {
         queues.insert(name, queue);
     }
     Ok(pushed.into_iter().flatten().collect())
-}
-
-/// Push a dead letter again, for its group alone; returns its message id. The caller holds the
-/// queue and the group, so that neither is removed before the transaction ends.
-pub fn push_again(queue: &Queue, group: &Group, letter: &Letter) -> i64 {
-    waiters::touch(Topic::queue(&queue.name));
-    let xid = seen_snapshot::assign_xid(queue.identity);
-    let segment = segment::append(NewSegment {
-        queue: queue.id,
-        partition: &letter.partition,
-        id: None,
-        xid,
-        created_at: clock::now(),
-        payloads: vec![letter.payload],
-        transaction_ids: Some(vec![Some(&letter.transaction_id)]),
-        headers: letter.headers.map(|headers| vec![Some(headers)]),
-        only_group: Some(group.id),
-    });
-    let (group, partition) = (group.id, letter.partition.clone());
-    replay::insert(queue.id, &Replay { segment, xid, partition, group });
-    MessageId::new(segment, 0).to_sql()
 }

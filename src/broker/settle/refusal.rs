@@ -1,4 +1,5 @@
-//! Refusals of the engine in the user's words.
+//! Why a settlement is refused, in the user's words: what the engine refuses, and what the items
+//! name wrongly.
 
 use queen_engine::lease::LeaseId;
 use queen_engine::settle::Refusal;
@@ -37,9 +38,7 @@ pub fn explain(lease: LeaseId, refusal: &Refusal, now: Moment) -> Error {
             .detail("No such lease was ever given in this database, or its trace is gone.")
             .hint("Use the lease_id that queen_pop returned. Traces of ended leases are kept for an hour."),
         Refusal::NotInLease { message: Some(message) } => {
-            Error::new(Code::MessageNotInLease, format!("message {message} is not part of lease {lease}"))
-                .detail("The lease was never given it, or has given it back.")
-                .hint("Settle a message with the lease_id that came with its delivery.")
+            not_in_lease(lease, &format!("message {message}"))
         }
         Refusal::NotInLease { message: None } => {
             Error::new(Code::MessageNotInLease, format!("lease {lease} holds nothing any more"))
@@ -53,4 +52,29 @@ pub fn explain(lease: LeaseId, refusal: &Refusal, now: Moment) -> Error {
         .detail("What a lease has said of a message stands.")
         .hint("Only the same statement can be repeated."),
     }
+}
+
+/// QN004: `what`, a message or a partition, is not part of the lease.
+pub fn not_in_lease(lease: LeaseId, what: &str) -> Error {
+    Error::new(Code::MessageNotInLease, format!("{what} is not part of lease {lease}"))
+        .detail("The lease was never given it, or has given it back.")
+        .hint("Settle a message with the lease_id that came with its delivery.")
+}
+
+/// 22023: items name a message, or everything, with different statuses.
+pub fn settled_in_two_ways(what: &str) -> Error {
+    Error::invalid(
+        format!("{what} is settled in two ways at once"),
+        "Two statements of this call name it with different statuses.",
+        "Say once what became of each message.",
+    )
+}
+
+/// 22023: a transaction_id that an item names without a partition is in two of them.
+pub fn in_several_partitions(transaction_id: &str, one: &str, other: &str) -> Error {
+    Error::invalid(
+        format!("transaction_id \"{transaction_id}\" is in several partitions of the lease"),
+        format!("Among them \"{one}\" and \"{other}\"."),
+        "Name the partition as well.",
+    )
 }

@@ -1,6 +1,5 @@
 //! Counting what has arrived in a queue, and what is pending for its groups.
 
-use queen_engine::cursor::Cursor;
 use queen_engine::tally::{Arrived, Tally};
 
 use crate::error::Result;
@@ -155,7 +154,7 @@ pub fn pending(
 ) -> i64 {
     let settled: i64 = cursors.iter().map(|located| located.cursor.settled).sum();
     // Those that are not for it have arrived too, and count as settled once it has passed them.
-    let start = Cursor::new(group.start.clone());
+    let start = group.first_state();
     let is_ahead = |replay: &&Replay| {
         let is_its =
             |located: &&Located| located.message.is_none() && located.partition == replay.partition;

@@ -207,7 +207,7 @@ impl Look<'_> {
             .map(|base| (base.partition.as_str(), &base.cursor))
             .collect();
         figures.oldest_pending = None;
-        let start = Cursor::new(group.start.clone());
+        let start = group.first_state();
         let none = HashSet::new();
         for partition in self.partitions.iter().map(String::as_str) {
             let base = bases.get(partition).copied().unwrap_or(&start);

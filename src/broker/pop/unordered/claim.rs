@@ -83,10 +83,10 @@ impl Taking<'_> {
         // its end: a seek, a purge or a change of ordering waits for it. One that was faster is
         // noticed below.
         let (queue, group) = (self.queue.id, self.group.id);
-        let reads_first = cursor::try_read_first(queue, group);
-        if !reads_first || !cursor::may_take(group, partition) {
-            if reads_first {
-                cursor::give_up_reading(queue, group);
+        let has_shares = cursor::try_share_first_reads(queue, group);
+        if !has_shares || cursor::claims_are_locked_out(group, partition) {
+            if has_shares {
+                cursor::give_back_first_reads(queue, group);
             }
             outcome.has_rivals = true;
             candidates.into_iter().for_each(|candidate| outcome.leave(candidate));
@@ -94,7 +94,7 @@ impl Taking<'_> {
         }
         let claimed = self.insert_claims(partition, candidates, &mut outcome);
         if claimed.is_empty() {
-            cursor::give_up_reading(queue, group);
+            cursor::give_back_first_reads(queue, group);
             return Ok(outcome);
         }
         let messages =
@@ -188,7 +188,7 @@ impl Taking<'_> {
         base: Option<u64>,
     ) -> Result<(HashMap<u64, Stored>, HashMap<MessageId, Lost>)> {
         let all = |lost| claimed.messages().map(|message| (message, lost)).collect();
-        if !cursor::may_take(self.group.id, partition) {
+        if cursor::claims_are_locked_out(self.group.id, partition) {
             return Ok((HashMap::new(), all(Lost::Perhaps)));
         }
         if !self.is_current()? {

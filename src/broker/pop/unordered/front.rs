@@ -95,9 +95,7 @@ impl Front {
                 && kept.cursor.position >= position
         });
         let Some(Kept { mut cursor, base: from, own, .. }) = kept else {
-            let cursor = stored.map(|stored| stored.cursor.clone());
-            let cursor = cursor.unwrap_or_else(|| Cursor::new(group.start.clone()));
-            return Self { cursor, own: Vec::new(), base };
+            return Self { cursor: group.state_in(stored), own: Vec::new(), base };
         };
         let own = match own {
             Some((writer, own)) if writer.is_open() => own,

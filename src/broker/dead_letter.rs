@@ -1,0 +1,64 @@
+//! What replay and purge do with dead letters: messages that a group gave up on.
+//!
+//! Called by `queen_dead_letter_replay` and `queen_dead_letter_purge`. The row of a dead letter is
+//! locked by deleting it: of two calls that want one letter, the second waits for the first one's
+//! transaction. How a letter comes to be is [`crate::broker::settle`]'s.
+
+use queen_engine::message::MessageId;
+
+use crate::broker::group::no_such_group;
+use crate::broker::hold::share_queue_and_group;
+use crate::error::{Code, Error, Result};
+use crate::pg::clock::{self, Moment};
+use crate::store::dead_letter::{self, Letter};
+use crate::store::group::Group;
+use crate::store::queue::Queue;
+use crate::store::replay::{self, Replay};
+use crate::store::seen_snapshot;
+use crate::store::segment::{self, NewSegment};
+use crate::wait::waiters::{self, Topic};
+
+/// Move a dead letter to the tail of its partition, for its own group alone. Returns the new
+/// message and its transaction_id. Error 42704 if the letter, its queue or its group is not there.
+///
+/// Shares the locks under which the group stays as it is, after it has deleted the letter's row.
+pub fn replay(id: i64) -> Result<(MessageId, String)> {
+    let letter = dead_letter::take(id).ok_or_else(|| no_such_letter(id))?;
+    let (queue, group) = share_queue_and_group(&letter.queue, &letter.group, true)?;
+    let queue = queue.ok_or_else(|| Error::no_such_queue(&letter.queue))?;
+    let group = group.ok_or_else(|| no_such_group(&letter.queue, &letter.group))?;
+    Ok((push_again(&queue, &group, &letter), letter.transaction_id))
+}
+
+/// Push a dead letter again, for its group alone.
+fn push_again(queue: &Queue, group: &Group, letter: &Letter) -> MessageId {
+    waiters::touch(Topic::queue(&queue.name));
+    // The transaction id before the segment id: readers rely on this order.
+    let xid = seen_snapshot::assign_xid(queue.identity);
+    let segment = segment::append(NewSegment {
+        queue: queue.id,
+        partition: &letter.partition,
+        id: None,
+        xid,
+        created_at: clock::now(),
+        payloads: vec![letter.payload],
+        transaction_ids: Some(vec![Some(&letter.transaction_id)]),
+        headers: letter.headers.map(|headers| vec![Some(headers)]),
+        only_group: Some(group.id),
+    });
+    let (group, partition) = (group.id, letter.partition.clone());
+    replay::insert(queue.id, &Replay { segment, xid, partition, group });
+    MessageId::new(segment, 0)
+}
+
+fn no_such_letter(id: i64) -> Error {
+    Error::new(Code::UndefinedObject, format!("dead letter {id} does not exist"))
+        .detail("It has been replayed or purged, or never was.")
+        .hint("See the view queen_dead_letters.")
+}
+
+/// Delete dead letters of the queue: of one group or of all (None), of any age (None) or those that
+/// failed before a moment. Returns how many. Waits for transactions that delete one of them.
+pub fn purge(queue: &str, group: Option<&str>, before: Option<Moment>) -> i64 {
+    dead_letter::purge(queue, group, before)
+}

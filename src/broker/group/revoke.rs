@@ -1,0 +1,74 @@
+//! How a call takes leases away, and sees that no consumer reads on from where the group was.
+//!
+//! Seeks, changes of ordering, purges and unsubscriptions do so, with every cursor and claim in
+//! question locked. The holder of a lease is told at its next settlement: the receipt that is left
+//! here makes that QN002.
+
+use queen_engine::cursor::Cursor;
+use queen_engine::lease::LeaseId;
+use queen_engine::receipt::Receipt;
+
+use crate::error::Result;
+use crate::pg::clock::{self, Moment};
+use crate::pg::spi::ActiveSnapshot;
+use crate::store::cursor::{self, Located, LockedCursor, Notice};
+use crate::store::group::{self, Group};
+use crate::store::queue::Queue;
+use crate::store::{receipt, replay, seen_snapshot};
+use crate::wait::waiters::{self, Topic};
+
+/// The states of the group's cursors and claims that have been locked. In REPEATABLE READ a state
+/// that is out of date is error 40001.
+pub fn locate(group: &Group, locked: Vec<LockedCursor>) -> Result<Vec<Located>> {
+    ActiveSnapshot::new_snapshot(|under| cursor::locate(locked, |_| &group.start, under))
+}
+
+/// Take all leases of the group away, and leave the rest as it is. `queue`: None where there is no
+/// queue of that name any more, so that no pop has to be told.
+pub fn revoke_leases(queue: Option<&Queue>, located: &[Located]) {
+    for located in located.iter().filter(|located| !located.cursor.leases.is_empty()) {
+        let revoked = located.cursor.revoked();
+        let cursor = Cursor { leases: Vec::new(), ..located.cursor.clone() };
+        match queue {
+            Some(queue) => write_state(queue, located, (cursor, revoked)),
+            None => leave_receipts(located, &revoked, clock::now()),
+        }
+    }
+}
+
+/// Take all leases away, and let every cursor and open claim end here: a consumer that has looked
+/// at one before finds a newer state, in which there is nothing to read.
+pub fn retire(queue: &Queue, located: &[Located]) {
+    for located in located.iter().filter(|one| one.message.is_none() || one.cursor.open() > 0) {
+        let revoked = located.cursor.revoked();
+        write_state(queue, located, (located.cursor.retired(), revoked));
+    }
+}
+
+/// Give the group a new id, and return it. No consumer has looked for work under it yet. Pops that
+/// wait have registered under the old id, or for pushes to the queue: the commit wakes them.
+pub fn renumber(queue: &Queue, group: &Group) -> i64 {
+    let id = group::renumber(group.id);
+    replay::hand_over(queue.id, group.id, id);
+    waiters::touch(Topic::group(group.id));
+    id
+}
+
+/// Write the next state of a cursor or a claim that is locked, announced to the search for work;
+/// and the receipts of the leases that it takes away.
+pub fn write_state(
+    queue: &Queue,
+    located: &Located,
+    (cursor, revoked): (Cursor, Vec<(LeaseId, Receipt)>),
+) {
+    let xid = seen_snapshot::assign_xid(queue.identity);
+    cursor::append(located, &cursor, Notice::Ready { xid });
+    leave_receipts(located, &revoked, clock::now());
+}
+
+/// Leave the receipts of leases that are taken away.
+pub fn leave_receipts(located: &Located, revoked: &[(LeaseId, Receipt)], now: Moment) {
+    for (lease, receipt) in revoked {
+        receipt::insert(located, *lease, receipt, now);
+    }
+}

@@ -1,0 +1,196 @@
+//! What a lease holds: which cursors and claims, locked, and what each of them says of the lease.
+//!
+//! Every verb of [`crate::broker::settle`] begins here. Cursors and claims are locked in ascending
+//! order, waiting for the transactions that hold them: a pop or a settlement that has not ended, a
+//! seek, a purge, a sweep. No other lock is held meanwhile, but for what the caller's transaction
+//! has taken before.
+
+use std::cell::OnceCell;
+use std::collections::{BTreeSet, HashSet};
+
+use queen_engine::lease::{Handle, LeaseId};
+use queen_engine::message::{MessageId, Spans};
+use queen_engine::receipt::Receipt;
+use queen_engine::settle::Refusal;
+
+use super::names::Places;
+use super::refusal::explain;
+use super::{SettleItem, SettleTarget};
+use crate::broker::lookup::{self, ForSettle};
+use crate::error::Result;
+use crate::pg::clock::{self, Moment};
+use crate::pg::spi::ActiveSnapshot;
+use crate::store::cursor::{self, Located};
+use crate::store::identity::Identity;
+use crate::store::lease_set::{self, Covered};
+use crate::store::queue::Options;
+use crate::store::{claim, receipt};
+
+/// A lease with the cursors and claims that its settlement is about, all locked.
+pub(super) struct LockedLease {
+    pub(super) lease: LeaseId,
+    /// The queue's id, and its options; 0 and the defaults where the group has been removed.
+    pub(super) queue: i64,
+    pub(super) options: Options,
+    pub(super) identity: Identity,
+    /// The moment by which the lease is live or has expired: after everything was locked.
+    pub(super) now: Moment,
+    pub(super) held: Vec<HeldCursor>,
+    /// In which of `held` each message is; found when it is first asked.
+    pub(super) places: OnceCell<Places>,
+    /// Claims that the lease covers, that no item names, and that are not locked.
+    unlocked: Vec<u64>,
+}
+
+/// A cursor or a claim of the lease, locked.
+pub(super) struct HeldCursor {
+    pub(super) located: Located,
+    /// What the lease has left here, if it has ended here.
+    pub(super) receipt: Option<Receipt>,
+}
+
+/// Lock what the lease covers, waiting for the transactions that hold some of it. In a group
+/// without order a lease covers a claim for each message: if `items` name nothing but messages,
+/// only the claims of those are locked.
+///
+/// Error QN003 where nothing is known of the lease; QN002 where its group has been removed while it
+/// held something.
+pub(super) fn lock(lease: LeaseId, items: &[SettleItem]) -> Result<LockedLease> {
+    let (ids, unlocked) = to_lock(covered_by(lease)?, items);
+    let ForSettle { queue, identity, located, gone } = lookup::for_settle(lease, &ids)?;
+    let mut held = Vec::with_capacity(ids.len());
+    held.extend(
+        gone.into_iter().map(|(located, receipt)| HeldCursor { located, receipt: Some(receipt) }),
+    );
+    for located in located {
+        held.extend(HeldCursor::of(located, lease, queue.is_none())?);
+    }
+    let now = clock::now();
+    if held.is_empty() {
+        return Err(explain(lease, &Refusal::Unknown, now));
+    }
+    if queue.is_none() && held.iter().any(HeldCursor::has_lost_something) {
+        return Err(explain(lease, &Refusal::Superseded { holder: None }, now));
+    }
+    let (queue, options) = queue.map(|queue| (queue.id, queue.options)).unwrap_or_default();
+    let places = OnceCell::new();
+    Ok(LockedLease { lease, queue, options, identity, now, held, places, unlocked })
+}
+
+/// Lock the cursors and claims of several leases in one ascending order, as all bundles do. So two
+/// calls about the same leases wait for each other in one direction only.
+pub fn lock_leases(leases: impl IntoIterator<Item = LeaseId>) -> Result<()> {
+    let mut ids = Vec::new();
+    for lease in leases {
+        ids.extend(covered_by(lease)?.into_iter().map(|(id, _)| id));
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    cursor::lock_unsettled(&ids).map(drop)
+}
+
+/// The cursors, or claims with their messages, that a lease covers, ascending.
+fn covered_by(lease: LeaseId) -> Result<Vec<Covered>> {
+    match lease.handle() {
+        Some(Handle::Cursor(id)) => Ok(vec![(id, None)]),
+        Some(Handle::Set(id)) => lease_set::covered(id),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// The ids to lock, and those of claims that need no lock; both ascending.
+fn to_lock(covered: Vec<Covered>, items: &[SettleItem]) -> (Vec<u64>, Vec<u64>) {
+    let ids =
+        |covered: Vec<Covered>| -> Vec<u64> { covered.into_iter().map(|(id, _)| id).collect() };
+    let has_claims = covered.iter().any(|(_, message)| message.is_some());
+    let Some(named) = has_claims.then(|| only_messages(items)).flatten() else {
+        return (ids(covered), Vec::new());
+    };
+    let is_named = |(_, message): &Covered| message.is_some_and(|message| named.contains(&message));
+    match covered.iter().any(is_named) {
+        true => {
+            let (named, others) = covered.into_iter().partition(is_named);
+            (ids(named), ids(others))
+        }
+        // The lease was never given any of the messages. It takes everything that is known of the
+        // lease to refuse that in the right words.
+        false => (ids(covered), Vec::new()),
+    }
+}
+
+/// The messages that the items name, if they name messages alone.
+fn only_messages(items: &[SettleItem]) -> Option<HashSet<MessageId>> {
+    let message = |item: &SettleItem| match item.target {
+        SettleTarget::Message(message) => Some(message),
+        SettleTarget::All | SettleTarget::Transaction(_) => None,
+    };
+    items.iter().map(message).collect::<Option<_>>().filter(|_: &HashSet<_>| !items.is_empty())
+}
+
+impl HeldCursor {
+    /// What a cursor or a claim, which is locked, says of the lease; None if nothing.
+    /// `is_group_gone`: the group has been removed.
+    fn of(mut located: Located, lease: LeaseId, is_group_gone: bool) -> Result<Option<Self>> {
+        let is_live = located.cursor.leases.iter().any(|live| live.id == lease);
+        if !is_live {
+            let find = |under: &ActiveSnapshot| receipt::find(located.id, lease, under);
+            let receipt = ActiveSnapshot::new_snapshot(find)?;
+            return Ok(receipt.map(|receipt| Self { located, receipt: Some(receipt) }));
+        }
+        let mut receipt = None;
+        if is_group_gone {
+            // The pop that gave the lease committed after the group was removed, so the
+            // unsubscription has not seen the lease, and has left no receipt.
+            let revoked = located.cursor.revoked().into_iter().find(|(id, _)| *id == lease);
+            receipt = revoked.map(|(_, receipt)| receipt);
+            located.cursor.leases.clear();
+        }
+        Ok(Some(Self { located, receipt }))
+    }
+
+    /// The lease has ended here, with messages that were not settled.
+    fn has_lost_something(&self) -> bool {
+        self.receipt.as_ref().is_some_and(|receipt| !receipt.open.is_empty())
+    }
+
+    /// Every message the lease was ever given here.
+    pub(super) fn members(&self, lease: LeaseId) -> Spans {
+        let mut all = Spans::new();
+        if let Some(live) = self.located.cursor.leases.iter().find(|live| live.id == lease) {
+            [&live.held, &live.done, &live.dead].into_iter().for_each(|s| all.extend(s.iter()));
+        }
+        if let Some(past) = &self.receipt {
+            [&past.open, &past.done, &past.dead].into_iter().for_each(|s| all.extend(s.iter()));
+        }
+        all
+    }
+
+    pub(super) fn partition(&self) -> &str {
+        &self.located.partition
+    }
+}
+
+impl LockedLease {
+    /// The partitions that were locked.
+    pub(super) fn partitions(&self) -> BTreeSet<&str> {
+        self.held.iter().map(HeldCursor::partition).collect()
+    }
+
+    /// Whether the lease holds a claim that was not locked.
+    pub(super) fn holds_unlocked(&self) -> Result<bool> {
+        // From the end: a consumer settles last what it was given last.
+        for &id in self.unlocked.iter().rev() {
+            let is_held = ActiveSnapshot::new_snapshot(|under| {
+                let found = claim::find(id, under).map(|row| row.locate(under)).transpose()?;
+                Ok(found.is_some_and(|(located, _)| {
+                    located.cursor.leases.iter().any(|held| held.id == self.lease)
+                }))
+            })?;
+            if is_held {
+                return Ok(true);
+            }
+            pgrx::check_for_interrupts!();
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,35 @@
+//! All tables and indexes of the extension that the code reads by name: what the layer over
+//! PostgreSQL has to know of them.
+
+use super::{
+    admission, claim, cursor, dead_letter, discovery, group, identity, lease_set, marker, progress,
+    queue, receipt, replay, segment, sweep, tally, timer,
+};
+use crate::pg::catalogue::Extension;
+use crate::pg::table::Table;
+
+/// All tables, that of queues first: its owner is the role as which the extension's code runs.
+pub static TABLES: [&Table; 19] = [
+    &queue::QUEUES,
+    &segment::SEGMENTS,
+    &admission::ADMISSIONS,
+    &group::GROUPS,
+    &cursor::CURSORS,
+    &claim::CLAIMS,
+    &progress::PROGRESS,
+    &discovery::DISCOVERIES,
+    &tally::TALLIES,
+    &receipt::RECEIPTS,
+    &timer::TIMERS,
+    &identity::INSTALLATIONS,
+    &marker::MARKERS,
+    &lease_set::LEASE_SETS,
+    &dead_letter::DEAD_LETTERS,
+    &replay::REPLAYS,
+    &identity::IDENTITIES,
+    &sweep::OWNERS,
+    &sweep::SWEEPS,
+];
+
+pub static EXTENSION: Extension =
+    Extension { schema: c"queen_mq", tables: &TABLES, announces: &identity::IDENTITIES };

@@ -1,0 +1,199 @@
+//! Reading one partition of the log: in order beyond a position, and what transactions that
+//! committed late have left below it.
+
+use std::ops::ControlFlow;
+
+use queen_engine::holes::Holes;
+use queen_engine::message::Spans;
+use queen_engine::pop::Read;
+
+use super::stored::{Contents, Stored};
+use super::{
+    CREATED_AT, HEADERS, ID, IN_ORDER, N, NEWS, ONLY_GROUP, PARTITION, PAYLOADS, QUEUE_ID,
+    TRANSACTION_IDS, XID,
+};
+use crate::pg::clock::{At, Moment};
+use crate::pg::scan::{Key, ScanEnd, StoredValue, Tuple, Value};
+use crate::pg::spi::{ActiveSnapshot, Columns};
+use crate::pg::table::Column;
+use crate::store::{signed, unsigned};
+
+/// A partition of a queue, for a reader.
+#[derive(Clone, Copy)]
+pub struct Log<'a> {
+    pub queue: i64,
+    pub partition: &'a str,
+    /// The group that reads; 0 where that makes no difference.
+    pub group: i64,
+    /// Messages created before this moment are not for the reader.
+    pub since: Option<Moment>,
+    /// Messages created after this moment are not to be delivered yet.
+    pub until: Option<Moment>,
+    /// Segments are read without their contents.
+    pub is_bare: bool,
+}
+
+/// What a read found.
+pub struct LogPage {
+    pub stored: Vec<Stored>,
+    /// There is more that is not to be delivered yet: the first such segment and its transaction.
+    pub held_back: Option<(u64, u64)>,
+}
+
+/// A read of late segments: what [`Read::Late`] says, and the transactions that are not visible
+/// yet.
+struct Late<'a> {
+    from: &'a Holes,
+    running: &'a Holes,
+    after: u64,
+    upto: u64,
+}
+
+impl Log<'_> {
+    /// Carry out a read of the engine, `limit` segments at most. `running`: the transactions that
+    /// are not visible in `under`.
+    pub fn read(
+        &self,
+        read: &Read,
+        limit: usize,
+        running: &Holes,
+        under: &ActiveSnapshot,
+    ) -> LogPage {
+        let mut stored = match read {
+            Read::Beyond { after } => self.beyond(*after, limit, under),
+            Read::Late { from, after, upto } => {
+                let late = Late { from, running, after: *after, upto: *upto };
+                self.segments_of(&self.late(&late, limit, under), under)
+            }
+        };
+        let young = |segment: &Stored| self.until.is_some_and(|until| segment.created_at > until);
+        let ready = stored.iter().position(young).unwrap_or(stored.len());
+        let held_back = stored.get(ready).map(|segment| (segment.id, segment.xid));
+        stored.truncate(ready);
+        LogPage { stored, held_back }
+    }
+
+    fn beyond(&self, after: u64, limit: usize, under: &ActiveSnapshot) -> Vec<Stored> {
+        let mut rows = Vec::new();
+        let keys = [
+            (QUEUE_ID, Key::Is(Value::Int(self.queue))),
+            (PARTITION, Key::Is(Value::Text(self.partition))),
+            (ID, Key::Above(Value::Int(signed(after)))),
+        ];
+        IN_ORDER.scan::<()>(&keys, ScanEnd::Start, under, |row| {
+            rows.push(self.stored(row));
+            if rows.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        rows
+    }
+
+    fn stored(&self, row: &Tuple) -> Stored {
+        let created_at = row.need::<At>(CREATED_AT).0;
+        let is_old = self.since.is_some_and(|since| created_at < since);
+        let is_others = row.get::<i64>(ONLY_GROUP).is_some_and(|only| only != self.group);
+        Stored {
+            id: unsigned(row.need(ID)),
+            xid: unsigned(row.need(XID)),
+            messages: row.need::<i16>(N) as u16,
+            created_at,
+            skip: is_old || is_others,
+            contents: Contents {
+                payloads: self.hold(row, PAYLOADS),
+                transaction_ids: self.hold(row, TRANSACTION_IDS),
+                headers: self.hold(row, HEADERS),
+            },
+        }
+    }
+
+    fn hold(&self, row: &Tuple, column: Column) -> StoredValue {
+        if self.is_bare { StoredValue::nothing() } else { StoredValue::of(row, column) }
+    }
+
+    /// This log, read without the contents of messages.
+    pub fn bare(self) -> Self {
+        Self { is_bare: true, ..self }
+    }
+
+    /// The ids of late segments, in order. Most transactions of `from` are those of consumers and
+    /// have pushed nothing, so the scan leaps from one that has pushed to the next.
+    fn late(&self, late: &Late<'_>, limit: usize, under: &ActiveSnapshot) -> Vec<i64> {
+        let Late { from, running, .. } = late;
+        let mut ids = Vec::new();
+        let mut next = from.first_from(0);
+        while let Some(hole) = next {
+            let leap = leap(self.queue, hole, running, under);
+            next = from.first_from(leap.clear_below);
+            if let Some(xid) = leap.pusher {
+                if next == Some(xid) {
+                    self.late_of(xid, late, limit, under, &mut ids);
+                }
+                next = from.first_from(xid + 1);
+            }
+            pgrx::check_for_interrupts!();
+        }
+        ids.sort_unstable();
+        ids.truncate(limit);
+        ids
+    }
+
+    /// Add the late segments of one transaction to `ids`.
+    fn late_of(
+        &self,
+        xid: u64,
+        late: &Late<'_>,
+        limit: usize,
+        under: &ActiveSnapshot,
+        ids: &mut Vec<i64>,
+    ) {
+        let keys = [
+            (QUEUE_ID, Key::Is(Value::Int(self.queue))),
+            (XID, Key::Is(Value::Int(signed(xid)))),
+            (PARTITION, Key::Is(Value::Text(self.partition))),
+            (ID, Key::Above(Value::Int(signed(late.after)))),
+            (ID, Key::UpTo(Value::Int(signed(late.upto)))),
+        ];
+        let enough = ids.len() + limit;
+        NEWS.scan::<()>(&keys, ScanEnd::Start, under, |row| {
+            ids.push(row.need(ID));
+            if ids.len() < enough { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+    }
+
+    /// The segments that `spans` refers to, as far as they are visible.
+    pub fn segments(&self, spans: &Spans, under: &ActiveSnapshot) -> Vec<Stored> {
+        let mut ids: Vec<i64> = spans.iter().map(|span| signed(span.segment)).collect();
+        ids.dedup();
+        self.segments_of(&ids, under)
+    }
+
+    fn segments_of(&self, ids: &[i64], under: &ActiveSnapshot) -> Vec<Stored> {
+        let find = |id: &i64| {
+            let key = [Value::Int(self.queue), Value::Text(self.partition), Value::Int(*id)];
+            IN_ORDER.end(&key, ScanEnd::Start, under, |row| self.stored(row))
+        };
+        ids.iter().filter_map(find).collect()
+    }
+}
+
+/// What one look for transactions that have pushed has found.
+pub struct Leap {
+    /// The transaction id of the first.
+    pub pusher: Option<u64>,
+    /// No other transaction has pushed between where the look began and this id.
+    pub clear_below: u64,
+}
+
+/// Look for the first transaction, not below `xid`, that has pushed to the queue. The look ends at
+/// the next of `running`: else it would step over all the rows that an open bulk load has written
+/// so far.
+pub fn leap(queue: i64, xid: u64, running: &Holes, under: &ActiveSnapshot) -> Leap {
+    let end = running.first_from(xid);
+    let mut keys = vec![
+        (QUEUE_ID, Key::Is(Value::Int(queue))),
+        (XID, Key::Above(Value::Int(signed(xid) - 1))),
+    ];
+    keys.extend(end.map(|end| (XID, Key::UpTo(Value::Int(signed(end) - 1)))));
+    let read = |row: &Tuple| ControlFlow::Break(unsigned(row.need(XID)));
+    let pusher = NEWS.scan(&keys, ScanEnd::Start, under, read);
+    Leap { pusher, clear_below: pusher.or(end).unwrap_or(u64::MAX) }
+}
