@@ -28,7 +28,8 @@ use crate::broker::settle::{self, SettleItem, settle_lease};
 use crate::broker::timer::{self, Scheduled};
 use crate::error::{Code, Error, Result};
 use crate::pg::clock::{self, Moment};
-use crate::pg::datum::{Jsonb, ResultContext};
+use crate::pg::datum::Jsonb;
+use crate::pg::result_context::ResultContext;
 use crate::pg::subtransaction::all_or_nothing;
 use crate::store::marker::{self, LiveMarker};
 

@@ -24,8 +24,9 @@ use pgrx::{check_for_interrupts, pg_sys};
 use queen_engine::kv::{self, Decision, Expect, Invalid, Micros, Name, Place, Reason, Write};
 
 use crate::error::{Code, Error, Result};
-use crate::pg::datum::{Jsonb, Numeric, ResultContext};
+use crate::pg::datum::{Jsonb, Numeric};
 use crate::pg::relation;
+use crate::pg::result_context::ResultContext;
 use crate::pg::spi::{self, ActiveSnapshot};
 use crate::store::marker::{self, MARKERS, StoredMarker};
 
@@ -228,7 +229,10 @@ impl MarkerOutcome {
             format!("precondition failed for marker {}: {reason}", title(name)),
         )
         .detail(detail)
-        .hint("The detail shows the marker that is there. Without required, the same comes back as a row and the transaction goes on.")
+        .hint(
+            "The detail shows the marker that is there. Without required, the same comes back as \
+             a row and the transaction goes on.",
+        )
     }
 }
 

@@ -9,7 +9,7 @@ use crate::broker::push::Message;
 use crate::broker::queue::find_or_auto_create;
 use crate::error::Result;
 use crate::pg::clock::Moment;
-use crate::pg::datum::random;
+use crate::pg::random::random;
 use crate::store::queue;
 use crate::store::timer;
 use crate::wait::waiters::{self, Topic};

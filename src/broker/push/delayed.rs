@@ -6,12 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use crate::broker::push::max_depth;
+use crate::broker::push::message::{Destination, Message, Pushed};
 use crate::broker::push::segmenting::push_to_partition;
-use crate::broker::push::{Destination, Message, Pushed, max_depth};
 use crate::broker::queue::find_or_auto_create;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
-use crate::pg::datum::random;
+use crate::pg::random::random;
 use crate::store::admission;
 use crate::store::queue::Queue;
 use crate::store::timer::{self, Due, NewTimer};

@@ -1,7 +1,7 @@
 //! The verb push: messages are appended to the log, in segments, or scheduled for later.
 //!
-//! Called by `api::push` and by [`crate::broker::bundle`]. Dead letters that are replayed go into the
-//! log by [`crate::broker::dead_letter`].
+//! Called by `api::push` and by [`crate::broker::bundle`]. Dead letters that are replayed go into
+//! the log by [`crate::broker::dead_letter`].
 //!
 //! **The push rule.** A transaction first gets its xid, then draws a segment's id, then writes the
 //! segment's row. So a segment with an id below that of a committed one belongs to a transaction
@@ -14,79 +14,18 @@
 
 pub mod delayed;
 pub mod max_depth;
+mod message;
 mod segmenting;
 
 use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
+
+pub use message::{Destination, Message, Pushed};
 
 use crate::broker::push::segmenting::push_to_partition;
 use crate::broker::queue::find_or_auto_create;
 use crate::error::Result;
 use crate::pg::allocator;
-use crate::pg::datum::Jsonb;
 use crate::store::queue::Queue;
-
-/// A queue and a partition, by their names.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Destination {
-    pub queue: Rc<str>,
-    pub partition: Rc<str>,
-}
-
-/// A message to be pushed, its parts checked.
-#[derive(Clone, Debug)]
-pub struct Message {
-    pub to: Destination,
-    pub payload: Jsonb,
-    /// None: derived from the message's id.
-    pub transaction_id: Option<String>,
-    pub headers: Option<Jsonb>,
-}
-
-/// What became of a pushed message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pushed {
-    /// The id of the message, or of the original that it duplicates. None: it is not in the log
-    /// yet.
-    pub message: Option<i64>,
-    pub transaction_id: String,
-    pub status: PushStatus,
-    /// It duplicates a message that an earlier call pushed.
-    pub was_stored_before: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PushStatus {
-    /// In the log.
-    Queued,
-    /// Not stored: its transaction_id has been pushed before.
-    Duplicate,
-    /// In the table of timers.
-    Scheduled,
-}
-
-impl PushStatus {
-    /// What a user is told.
-    pub fn name(self) -> &'static str {
-        match self {
-            PushStatus::Queued => "queued",
-            PushStatus::Duplicate => "duplicate",
-            PushStatus::Scheduled => "scheduled",
-        }
-    }
-}
-
-impl Pushed {
-    fn scheduled(transaction_id: String) -> Self {
-        let status = PushStatus::Scheduled;
-        Self { message: None, transaction_id, status, was_stored_before: false }
-    }
-
-    fn duplicate_of(message: Option<i64>, transaction_id: String) -> Self {
-        let status = PushStatus::Duplicate;
-        Self { message, transaction_id, status, was_stored_before: true }
-    }
-}
 
 /// Bytes of a message in the lists that a push makes of it, beyond its transaction_id.
 const ON_ITS_WAY: usize = 600;

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use queen_engine::message::{MessageId, SEGMENT_CAPACITY};
 
-use crate::broker::push::{Message, PushStatus, Pushed};
+use crate::broker::push::message::{Message, PushStatus, Pushed};
 use crate::error::Result;
 use crate::pg::clock;
 use crate::store::queue::Queue;
