@@ -37,7 +37,7 @@ INSERT INTO queen_mq.installation
 -- What is added to transaction ids before they are stored, and by which installation. A dump
 -- carries its row into this table of the database that it is restored into. A row of another
 -- installation shows that a dump was restored. The next call then raises the offset, so that new ids
--- exceed all stored ones, and replaces the rows with its own (src/store/identity.rs). A call also
+-- exceed all stored ones, and replaces the rows with its own (src/broker/restore.rs). A call also
 -- does so if stored ids exceed the next one for another reason: for instance, a dump of a clone that
 -- ran ahead was restored in its original. The table has no key, because the rows of a dump must not
 -- collide with those that are here.

@@ -29,6 +29,7 @@ pub extern "C-unwind" fn _PG_init() {
     pg::catalogue::register(&store::schema::EXTENSION);
     pg::planning::register();
     worker::register();
+    wait::register();
 }
 
 pgrx::extension_sql_file!("../sql/tables.sql", name = "tables", bootstrap);

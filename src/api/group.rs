@@ -40,8 +40,8 @@ fn queen_subscribe(
     .or_raise()
 }
 
-/// Remove `consumer_group` (NULL: queue mode) from `queue`. Whoever holds a lease of it has lost it
-/// (QN002). Its dead letters stay. Returns false if there is no such group.
+/// Remove `consumer_group` (NULL: queue mode) from `queue`. The holder of one of its leases has
+/// lost it (QN002). Its dead letters stay. Returns false if there is no such group.
 ///
 /// Errors: 22023; 40001 in REPEATABLE READ.
 ///
@@ -61,7 +61,7 @@ fn queen_unsubscribe(call: Call, queue: Option<&str>, consumer_group: Option<&st
 /// Move `consumer_group` (NULL: queue mode) of `queue`, in `partition` or in all: `to_position`
 /// 'start' reads everything retained again, 'end' only what commits after the snapshot of this
 /// call; `to_time` what was created then or later. Failures and deliveries are counted anew.
-/// Whoever holds a lease there has lost it (QN002). Returns the number of partitions moved.
+/// The holder of a lease there has lost it (QN002). Returns the number of partitions moved.
 ///
 /// Errors: 22023, also for neither or both of `to_position` and `to_time`; 42704 for an unknown
 /// queue or group; 40001 in REPEATABLE READ.

@@ -330,7 +330,7 @@ fn write(
         if required == Some(true) && !outcome.applied {
             return Err(outcome.precondition(name));
         }
-        let reason = outcome.reason.map(kv::Reason::as_str);
+        let reason = outcome.reason.map(kv::NotApplied::as_str);
         Ok((outcome.applied, outcome.value, outcome.version, reason))
     })
 }

@@ -21,9 +21,9 @@ use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
 
 /// Settle messages of a lease: those of `message_ids` or of `transaction_ids` (not both), or all
-/// that are not settled yet, in `partition` or in all. `status` is 'completed', 'failed', 'retry' or
-/// 'dead_letter'; `error` is kept with a dead letter (8 KiB of it). Up to 100,000 messages can be
-/// named.
+/// that are not settled yet, in `partition` or in all. `status` is 'completed', 'failed', 'retry'
+/// or 'dead_letter'; `error` is kept with a dead letter (8 KiB of it). Up to 100,000 messages can
+/// be named.
 ///
 /// Returns how many were settled or given back, how many had been settled under this lease
 /// before, how many went to the dead letters, and whether nothing of the lease is left.

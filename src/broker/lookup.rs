@@ -1,4 +1,8 @@
-//! What a call needs to know before it can begin.
+//! What a call looks up before it can begin: a queue, a queue and a group, what a pop or a
+//! settlement needs. Sessions remember queues and groups, so most calls read no row for them.
+//!
+//! A look-up takes no lock, but for those that say so, and but for the first one after a restore
+//! ([`crate::broker::restore`]).
 
 use std::collections::HashSet;
 
@@ -8,6 +12,7 @@ use queen_engine::lease::LeaseId;
 use queen_engine::message::MessageId;
 use queen_engine::receipt::Receipt;
 
+use crate::broker::restore;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::row_cache::RowCache;
@@ -15,25 +20,80 @@ use crate::pg::spi::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::store::cursor::{self, Located};
 use crate::store::discovery;
 use crate::store::group::{self, Group};
-use crate::store::identity::{self, Identity};
+use crate::store::identity::Identity;
 use crate::store::queue::{self, Queue};
 use crate::store::receipt;
 use crate::store::timer;
 
-/// What there is of a queue and a group.
+thread_local! {
+    static QUEUES: RowCache<String, Queue> = RowCache::of(REMEMBERED);
+    static PAIRS: RowCache<(String, String), (Queue, Group)> = RowCache::of(REMEMBERED);
+}
+
+/// How many queues, and how many pairs of a queue and a group, a session remembers.
+const REMEMBERED: usize = 1024;
+
+fn find_queue(name: &str, under: &ActiveSnapshot) -> Result<Option<Queue>> {
+    queue::find(name, under).map(|stored| restore::adopted(stored, under)).transpose()
+}
+
+/// The queue of this name: as it is at this moment; in REPEATABLE READ, as the transaction sees it.
+pub fn queue_named(name: &str) -> Result<Option<Queue>> {
+    QUEUES.with(|rows| rows.get(name.to_owned(), |under| find_queue(name, under)))
+}
+
+/// The queue of this name, created with the default options if there is none. Waits for another
+/// transaction that is creating it.
+pub fn find_or_create_queue(name: &str, now: Moment) -> Result<Queue> {
+    let mut has_tried = false;
+    loop {
+        if let Some(queue) = queue_named(name)? {
+            return Ok(queue);
+        }
+        if has_tried {
+            queue::refuse_suppression();
+        }
+        has_tried = true;
+        queue::create(name, now, restore::current()?);
+        pgrx::check_for_interrupts!();
+    }
+}
+
+/// The queue of this name, its row locked `FOR UPDATE`: no other transaction changes its options
+/// before this one ends.
+///
+/// Lock order: the table `identity` before rows of queues. So this looks the queue up first, which
+/// sets the identity after a restore, and locks the row only then.
+pub fn lock_queue(name: &str) -> Result<Option<Queue>> {
+    queue_named(name)?;
+    let Some(stored) = queue::lock(name) else { return Ok(None) };
+    ActiveSnapshot::new_snapshot(|under| restore::adopted(stored, under)).map(Some)
+}
+
+/// All queues, by name.
+pub fn all_queues(under: &ActiveSnapshot) -> Result<Vec<Queue>> {
+    restore::all_adopted(queue::all(under), under)
+}
+
+/// The identity of this queue, or, without one, the identity in force.
+fn identity_of(queue: Option<&Queue>) -> Result<Identity> {
+    queue.map_or_else(restore::current, |queue| Ok(queue.identity))
+}
+
+/// What a pop goes by, all as of one snapshot but for the queue and the group themselves.
 pub struct ForPop {
     pub queue: Option<Queue>,
     pub group: Option<Group>,
-    /// How far the group has looked, and the revision of that.
+    /// How far the group's search for work has come, and the revision of that state.
     pub discovery: (i64, Discovery),
-    /// The moment of the queue's next timer.
+    /// The moment of the queue's next timer, which may be over.
     pub next_timer: Option<Moment>,
 }
 
 impl ForPop {
     /// How transaction ids are stored.
     pub fn identity(&self) -> Result<Identity> {
-        self.queue.as_ref().map_or_else(identity::current, |queue| Ok(queue.identity))
+        identity_of(self.queue.as_ref())
     }
 
     /// Whether a message is due to enter the log.
@@ -42,25 +102,19 @@ impl ForPop {
     }
 }
 
-thread_local! {
-    static KNOWN: RowCache<(String, String), (Queue, Group)> = RowCache::of(REMEMBERED);
-}
-
-/// Pairs of a queue and a group that a session remembers.
-const REMEMBERED: usize = 1024;
-
-/// A queue and a group as they are at this moment, or, in REPEATABLE READ, as the transaction sees them:
-/// both at the same. What the queue says of ordering goes with the id of the group.
+/// A queue and a group as they are at this moment; in REPEATABLE READ, as the transaction sees
+/// them. Both are read under one snapshot: a change of the queue's ordering may give the group a
+/// new id, and one must not be seen without the other.
 pub fn queue_and_group(queue: &str, group: &str) -> Result<(Option<Queue>, Option<Group>)> {
     let mut seen = (None, None);
     let key = (queue.to_owned(), group.to_owned());
-    let both = KNOWN.with(|rows| {
+    let both = PAIRS.with(|rows| {
         rows.get(key, |under| {
-            seen = (queue::find(queue, under)?, group::find(queue, group, under)?);
+            seen = (find_queue(queue, under)?, group::find(queue, group, under)?);
             Ok(seen.0.clone().zip(seen.1.clone()))
         })
     })?;
-    // What is not there is not remembered.
+    // A queue or a group that is not there is not remembered.
     Ok(if both.is_some() { both.unzip() } else { seen })
 }
 
@@ -70,7 +124,7 @@ pub fn queue_and_group(queue: &str, group: &str) -> Result<(Option<Queue>, Optio
 pub fn is_current(queue: &Queue, group: &Group) -> Result<bool> {
     let (now, group_now) = match one_snapshot_per_transaction() {
         true => ActiveSnapshot::latest_snapshot(|under| {
-            let now = queue::find(&queue.name, under)?;
+            let now = find_queue(&queue.name, under)?;
             Ok((now, group::find(&queue.name, &group.name, under)?))
         })?,
         false => queue_and_group(&queue.name, &group.name)?,
@@ -81,6 +135,7 @@ pub fn is_current(queue: &Queue, group: &Group) -> Result<bool> {
     }))
 }
 
+/// Look up what a pop goes by.
 pub fn for_pop(queue: &str, group: &str) -> Result<ForPop> {
     let (mut queue, group) = queue_and_group(queue, group)?;
     ActiveSnapshot::new_snapshot(|under| {
@@ -90,26 +145,26 @@ pub fn for_pop(queue: &str, group: &str) -> Result<ForPop> {
         };
         let next_timer = queue.as_ref().and_then(|queue| timer::next(queue.id, under));
         let discovery = discovery.unwrap_or_default();
-        if let Some(queue) = &mut queue
-            && queue.identity.is_behind(discovery.1.reached())
-        {
-            queue.identity = identity::adopt_beyond()?;
+        if let Some(queue) = &mut queue {
+            queue.identity = restore::above(queue.identity, discovery.1.reached())?;
         }
         Ok(ForPop { queue, group, discovery, next_timer })
     })
 }
 
-/// Cursors and claims of one lease, locked, with their newest states.
+/// What a settlement goes by: the cursors and claims of one lease, locked, with their newest
+/// states.
 pub struct ForSettle {
-    /// None: the group has been removed, and its leases with it.
+    /// None: the group has been removed, and its leases with it; or the queue has.
     pub queue: Option<Queue>,
     pub identity: Identity,
     pub located: Vec<Located>,
-    /// Claims of the lease that are gone, with what it left there.
+    /// Claims of the lease that are gone, each with the receipt that the lease has left.
     pub gone: Vec<(Located, Receipt)>,
 }
 
-/// Lock what the lease covers, which is ascending, waiting for whoever has it, and read what it is.
+/// Lock the cursors and claims that the lease covers, which are given in ascending order, and read
+/// their states after that. Waits for the transactions that hold them.
 pub fn for_settle(lease: LeaseId, cursors: &[u64]) -> Result<ForSettle> {
     let locked = cursor::lock_unsettled(cursors)?;
     let mut gone = Vec::new();
@@ -126,10 +181,10 @@ pub fn for_settle(lease: LeaseId, cursors: &[u64]) -> Result<ForSettle> {
     let group = locked.first().map(|locked| locked.group);
     let group = group.or_else(|| gone.first().map(|(located, _)| located.group));
     let name = group.map(group::queue_of).transpose()?.flatten();
-    let queue = name.as_deref().map(queue::known).transpose()?.flatten();
+    let queue = name.as_deref().map(queue_named).transpose()?.flatten();
     ActiveSnapshot::new_snapshot(|under| {
-        let identity = queue.as_ref().map_or_else(identity::current, |queue| Ok(queue.identity))?;
-        // Who holds a lease has a state, so the start is not looked at.
+        let identity = identity_of(queue.as_ref())?;
+        // A cursor or claim with a lease has a state, so the start of the group does not matter.
         let start = Start::default();
         let located = cursor::locate(locked, |_| &start, under)?;
         Ok(ForSettle { queue, identity, located, gone })

@@ -21,7 +21,7 @@
 //! another one.
 
 use pgrx::{check_for_interrupts, pg_sys};
-use queen_engine::kv::{self, Decision, Expect, Invalid, Micros, Name, Place, Reason, Write};
+use queen_engine::kv::{self, Decision, Expect, Invalid, Micros, Name, NotApplied, Slot, Write};
 
 use crate::error::{Code, Error, Result};
 use crate::pg::datum::{Jsonb, Numeric};
@@ -115,7 +115,7 @@ impl MarkerWrite {
         let version = row.as_ref().map(|row| row.found.version);
         let live = row.filter(|row| row.found.is_live(now));
         let live_version = live.as_ref().map(|row| row.found.version);
-        let as_found = |reason: Option<Reason>| MarkerOutcome {
+        let as_found = |reason: Option<NotApplied>| MarkerOutcome {
             applied: reason.is_none(),
             value: live.as_ref().map(|row| row.value),
             version: live_version,
@@ -135,12 +135,12 @@ impl MarkerWrite {
                 let is_removed = version.is_some_and(|version| marker::remove(name, version));
                 is_removed.then(|| as_found(None))
             }
-            Decision::Store(place) => store(name, place, version, self.value, self.expires_at, now),
-            Decision::Count(place, sum) => {
+            Decision::Store(slot) => store(name, slot, version, self.value, self.expires_at, now),
+            Decision::Count(slot, sum) => {
                 let value = sum.to_jsonb()?;
                 kv::check_value(value.size()).map_err(|invalid| refused(name, invalid))?;
                 let expires_at = live.as_ref().map_or(self.expires_at, |row| row.found.expires_at);
-                store(name, place, version, Some(value), expires_at, now)
+                store(name, slot, version, Some(value), expires_at, now)
             }
         })
     }
@@ -167,7 +167,7 @@ const MANY_ATTEMPTS: u32 = 100;
 /// Store a value where there was no row, or over the row of version `over`.
 fn store(
     name: Name,
-    place: Place,
+    slot: Slot,
     over: Option<i64>,
     value: Option<Jsonb>,
     expires_at: Option<Micros>,
@@ -177,7 +177,7 @@ fn store(
         None => marker::insert(name, value, expires_at, now)?,
         Some(over) => {
             // Over an expired marker the new one is new, with its own creation time.
-            let created_at = (place == Place::Expired).then_some(now);
+            let created_at = (slot == Slot::Expired).then_some(now);
             marker::replace(name, over, value, expires_at, now, created_at)?
         }
     };
@@ -207,13 +207,13 @@ pub struct MarkerOutcome {
     pub applied: bool,
     pub value: Option<Jsonb>,
     pub version: Option<i64>,
-    pub reason: Option<Reason>,
+    pub reason: Option<NotApplied>,
 }
 
 impl MarkerOutcome {
     /// QN010, for a required write that was refused.
     pub fn precondition(&self, name: Name) -> Error {
-        let reason = self.reason.map_or("", Reason::as_str);
+        let reason = self.reason.map_or("", NotApplied::as_str);
         let (ns, key) = (name.ns(), name.key());
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
         let detail = format!(

@@ -13,6 +13,7 @@ pub mod pop;
 pub mod purge;
 pub mod push;
 pub mod queue;
+pub mod restore;
 pub mod settle;
 pub mod stats;
 pub mod timer;

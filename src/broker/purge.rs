@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use queen_engine::cursor::Start;
 
 use crate::broker::group::revoke::{leave_receipts, write_state};
-use crate::broker::hold::attempt::hold_in_attempts;
+use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::hold_queue_and_cursors;
-use crate::broker::stats::count::Count;
+use crate::broker::stats::count::ArrivalCount;
 use crate::error::Result;
 use crate::pg::clock;
 use crate::pg::spi::ActiveSnapshot;
@@ -24,7 +24,7 @@ pub fn purge(queue: &Queue) -> Result<i64> {
         hold_in_attempts(&queue.name, |attempt| hold_queue_and_cursors(attempt, queue))?;
     ActiveSnapshot::new_snapshot(|under| {
         let seen = seen_snapshot::describe(under, queue.identity);
-        let mut count = Count::take(queue.id, &seen, None, under)?;
+        let mut count = ArrivalCount::as_of(queue.id, &seen, None, under)?;
         count.need_newest()?;
         let starts: HashMap<i64, &Start> = groups.iter().map(|g| (g.id, &g.start)).collect();
         let located = cursor::locate(locked, |group| starts[&group], under)?;

@@ -4,11 +4,12 @@
 //! [`find_or_auto_create`]. [`configure`] and [`delete`] lock the queue's row first. Of two that
 //! change one queue, the second waits here for the first transaction to end, and has locked nothing
 //! else yet. The locks that follow (see [`crate::store::locks`]) are taken in attempts, as
-//! [`crate::broker::hold::attempt`] says, so that consumers go on while the call waits.
+//! [`crate::broker::hold::attempts`] says, so that consumers go on while the call waits.
 
 use crate::broker::group::reorder::reorder;
-use crate::broker::hold::attempt::hold_in_attempts;
+use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::{delete_discovery, hold_queue_and_cursors};
+use crate::broker::lookup;
 use crate::broker::purge;
 use crate::error::{Error, Result};
 use crate::pg::clock;
@@ -19,9 +20,9 @@ use crate::store::{dead_letter, group, segment, timer};
 /// The queue of this name. If there is none, it is created, or, with `queen_mq.auto_create` off,
 /// refused with 42704.
 pub fn find_or_auto_create(name: &str) -> Result<Queue> {
-    match queue::known(name)? {
+    match lookup::queue_named(name)? {
         Some(queue) => Ok(queue),
-        None if settings::auto_create() => queue::find_or_create(name, clock::now()),
+        None if settings::auto_create() => lookup::find_or_create_queue(name, clock::now()),
         None => Err(Error::no_such_queue(name)),
     }
 }
@@ -85,8 +86,8 @@ options!(
 /// Waits for a transaction that creates, changes or removes the queue. If that one has removed it,
 /// the error is 42704.
 pub fn configure(name: &str, change: Change) -> Result<Queue> {
-    queue::find_or_create(name, clock::now())?;
-    let mut queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
+    lookup::find_or_create_queue(name, clock::now())?;
+    let mut queue = lookup::lock_queue(name)?.ok_or_else(|| Error::no_such_queue(name))?;
     let before = queue.options.clone();
     queue.options = change.after(&before);
     queue::update(&queue);
@@ -98,14 +99,14 @@ pub fn configure(name: &str, change: Change) -> Result<Queue> {
 
 /// Remove every message of the queue that the call sees; returns how many. 42704 without the queue.
 pub fn purge(name: &str) -> Result<i64> {
-    let queue = queue::known(name)?.ok_or_else(|| Error::no_such_queue(name))?;
+    let queue = lookup::queue_named(name)?.ok_or_else(|| Error::no_such_queue(name))?;
     purge::purge(&queue)
 }
 
 /// Remove the queue and all that belongs to it but its markers; returns the number of its messages.
 /// 42704 without the queue.
 pub fn delete(name: &str) -> Result<i64> {
-    let queue = queue::lock(name)?.ok_or_else(|| Error::no_such_queue(name))?;
+    let queue = lookup::lock_queue(name)?.ok_or_else(|| Error::no_such_queue(name))?;
     let groups = hold_in_attempts(&queue.name, |attempt| {
         let (groups, _) = hold_queue_and_cursors(attempt, &queue)?;
         groups.iter().try_for_each(|group| delete_discovery(attempt, group))?;

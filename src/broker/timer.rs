@@ -5,12 +5,12 @@
 //! of the transaction that schedules, replaces, cancels or moves it; another transaction that names
 //! the same timer waits for it.
 
+use crate::broker::lookup;
 use crate::broker::push::Message;
 use crate::broker::queue::find_or_auto_create;
 use crate::error::Result;
 use crate::pg::clock::Moment;
 use crate::pg::random::random;
-use crate::store::queue;
 use crate::store::timer;
 use crate::wait::waiters::{self, Topic};
 
@@ -38,6 +38,6 @@ pub fn schedule(key: &str, message: &Message, deliver_at: Moment) -> Result<Sche
 /// Take a timer out; returns its transaction_id and its moment. None: there is no such timer, or no
 /// such queue.
 pub fn cancel(queue: &str, key: &str) -> Result<Option<(String, Moment)>> {
-    let queue = queue::known(queue)?;
+    let queue = lookup::queue_named(queue)?;
     Ok(queue.and_then(|queue| timer::cancel(queue.id, key)))
 }

@@ -13,7 +13,7 @@
 //!
 //! The row of a queue that is configured or deleted is locked before them. Rows of groups, of
 //! cursors and claims (both ascending), of timers and of dead letters are locked after them. Pops
-//! and sweeps only try these locks, they wait for none. [`crate::broker::hold::attempt`] says how
+//! and sweeps only try these locks, they wait for none. [`crate::broker::hold::attempts`] says how
 //! the other calls wait.
 //!
 //! A seek, a purge and the like find cursors and claims by a snapshot, which shows none that are

@@ -4,17 +4,12 @@ use pgrx::{IntoDatum, pg_sys};
 
 use super::identity::{self, Identity};
 pub use super::options::*;
-use crate::error::Result;
 use crate::pg::catalogue;
 use crate::pg::clock::{At, Moment};
 use crate::pg::relation;
-use crate::pg::row_cache::RowCache;
 use crate::pg::scan::{ScanEnd, Tuple, Value};
 use crate::pg::spi::{ActiveSnapshot, Arg, Columns, Statement, arg};
 use crate::pg::table::{Column, Index, table};
-
-/// How many queues a session remembers.
-const REMEMBERED: usize = 1024;
 
 /// A queue.
 #[derive(Clone, Debug)]
@@ -100,8 +95,35 @@ static UPDATE: Statement = Statement::new(
     ],
 );
 
-/// A row of the table; the identity is None if another installation wrote it.
-fn read(row: &impl Columns<Column>) -> (Option<Identity>, Queue) {
+/// A queue as its row says. Before its transaction ids can be used, `broker::restore` decides which
+/// identity is in force.
+pub struct StoredQueue {
+    /// None: another installation wrote the row.
+    identity: Option<Identity>,
+    queue: Queue,
+}
+
+impl StoredQueue {
+    pub fn id(&self) -> i64 {
+        self.queue.id
+    }
+
+    pub fn name(&self) -> &str {
+        &self.queue.name
+    }
+
+    /// The identity that the row has; None if another installation wrote the row.
+    pub fn identity(&self) -> Option<Identity> {
+        self.identity
+    }
+
+    /// The queue, under the identity that is in force.
+    pub fn with(self, identity: Identity) -> Queue {
+        Queue { identity, ..self.queue }
+    }
+}
+
+fn read(row: &impl Columns<Column>) -> StoredQueue {
     let identity = identity::read(row, [INSTALLATION, XID_OFFSET, RESTORED_AT]);
     let queue = Queue {
         id: row.need(ID),
@@ -124,65 +146,32 @@ fn read(row: &impl Columns<Column>) -> (Option<Identity>, Queue) {
             ordering: row.get(ORDERING),
         },
     };
-    (identity, queue)
-}
-
-/// The queue with the identity in force, where another installation wrote the row, or a stored id
-/// of the queue exceeds the row's identity.
-fn adopted(
-    (identity, mut queue): (Option<Identity>, Queue),
-    under: &ActiveSnapshot,
-) -> Result<Queue> {
-    queue.identity = match identity {
-        None => identity::adopt_foreign()?,
-        Some(identity) => identity.checked(queue.id, &queue.name, under)?,
-    };
-    Ok(queue)
+    StoredQueue { identity, queue }
 }
 
 /// The queue of this name, if there is one.
-pub fn find(name: &str, under: &ActiveSnapshot) -> Result<Option<Queue>> {
-    let found = BY_NAME.end(&[Value::Text(name)], ScanEnd::Start, under, |row: &Tuple| read(row));
-    found.map(|found| adopted(found, under)).transpose()
+pub fn find(name: &str, under: &ActiveSnapshot) -> Option<StoredQueue> {
+    BY_NAME.end(&[Value::Text(name)], ScanEnd::Start, under, |row: &Tuple| read(row))
 }
 
-thread_local! {
-    static KNOWN: RowCache<String, Queue> = RowCache::of(REMEMBERED);
-}
-
-/// The queue of this name: as it is at this moment; in REPEATABLE READ, as the transaction sees it.
-pub fn known(name: &str) -> Result<Option<Queue>> {
-    KNOWN.with(|rows| rows.get(name.to_owned(), |under| find(name, under)))
-}
-
-/// The queue of this name, created with the default options if there is none. Waits for another
+/// Create the queue with the default options, unless there is one of this name. Waits for another
 /// transaction that is creating it.
-pub fn find_or_create(name: &str, now: Moment) -> Result<Queue> {
-    let mut has_tried = false;
-    loop {
-        if let Some(queue) = known(name)? {
-            return Ok(queue);
-        }
-        if has_tried {
-            relation::refuse_suppression(&QUEUES);
-        }
-        has_tried = true;
-        let [own, offset, restored_at] = identity::current()?.args();
-        catalogue::announce();
-        CREATE.run(&[arg(name), arg(At(now)), own, offset, restored_at]);
-        pgrx::check_for_interrupts!();
-    }
+pub fn create(name: &str, now: Moment, identity: Identity) {
+    let [own, offset, restored_at] = identity.args();
+    catalogue::announce();
+    CREATE.run(&[arg(name), arg(At(now)), own, offset, restored_at]);
+}
+
+/// For a caller that has called [`create`] and finds no queue: an error, if a trigger may have
+/// suppressed the row.
+pub fn refuse_suppression() {
+    relation::refuse_suppression(&QUEUES);
 }
 
 /// The queue of this name, its row locked `FOR UPDATE`: no other transaction changes its options
-/// before this one ends.
-///
-/// Lock order: the table `identity` before rows of queues. So this looks the queue up first, which
-/// sets the identity after a restore, and locks the row only then.
-pub fn lock(name: &str) -> Result<Option<Queue>> {
-    known(name)?;
-    let Some(row) = LOCK.run(&[arg(name)]).first() else { return Ok(None) };
-    ActiveSnapshot::new_snapshot(|under| adopted(read(&row), under)).map(Some)
+/// before this one ends. Lock order: the table `identity` before rows of queues.
+pub fn lock(name: &str) -> Option<StoredQueue> {
+    LOCK.run(&[arg(name)]).first().map(|row| read(&row))
 }
 
 /// Write the queue's options.
@@ -214,16 +203,8 @@ static ALL: Statement =
     Statement::new(concat!("SELECT ", columns!(), " FROM queen_mq.queue ORDER BY name"), &[]);
 
 /// All queues, by name.
-pub fn all(under: &ActiveSnapshot) -> Result<Vec<Queue>> {
-    // The identity that the first row of another installation leads to is right for all of them.
-    let mut foreign = None;
-    let rows = ALL.read(&[], under).map(|row| {
-        let (identity, queue) = read(&row);
-        let queue = adopted((identity.or(foreign), queue), under)?;
-        foreign = foreign.or(identity.is_none().then_some(queue.identity));
-        Ok(queue)
-    });
-    rows.collect()
+pub fn all(under: &ActiveSnapshot) -> Vec<StoredQueue> {
+    ALL.read(&[], under).map(|row| read(&row)).collect()
 }
 
 static DELETE: Statement =

@@ -1,4 +1,5 @@
-//! What the active snapshot says about transactions, in stored transaction ids.
+//! Transactions, as the tables store their ids: which of them a snapshot does not show, and which
+//! one this session's is. Reads the backend's memory and shared memory, no table.
 
 use pgrx::pg_sys;
 use queen_engine::holes::Snapshot;
@@ -6,18 +7,20 @@ use queen_engine::holes::Snapshot;
 use super::identity::Identity;
 use crate::pg::spi::ActiveSnapshot;
 
-/// A snapshot, and its xmax: the first transaction id that had not been assigned, or had not
-/// ended, when it was taken.
+/// What a snapshot shows, in stored transaction ids. `xmax`: the snapshot shows no transaction from
+/// this id on.
 #[derive(Clone, Debug)]
 pub struct SeenSnapshot {
     pub snapshot: Snapshot,
     pub xmax: u64,
 }
 
-/// Read the active snapshot's running transactions, and, after it, the next transaction id.
+/// Read which transactions the active snapshot does not show. The next transaction id is read after
+/// the snapshot was taken, as the engine demands (`holes::Snapshot`).
 pub fn describe(_under: &ActiveSnapshot, identity: Identity) -> SeenSnapshot {
-    // SAFETY: an `ActiveSnapshot` proves that there is an active snapshot; its xip holds xcnt entries. A
-    // session that may push is not in recovery, so these are the running top-level transactions.
+    // SAFETY: an `ActiveSnapshot` proves that there is an active snapshot; its xip holds xcnt
+    // entries. A session that may push is not in recovery, so these are the running top-level
+    // transactions.
     unsafe {
         let active = &*pg_sys::GetActiveSnapshot();
         let next = pg_sys::ReadNextFullTransactionId().value;
@@ -34,7 +37,8 @@ pub fn describe(_under: &ActiveSnapshot, identity: Identity) -> SeenSnapshot {
     }
 }
 
-/// Assign the transaction its id, if it has none: before a segment id is drawn.
+/// This transaction's id. Assigns one if it has none yet; error 25006 in a READ ONLY transaction. A
+/// transaction that pushes calls this before it draws a segment id: that is the push rule.
 pub fn assign_xid(identity: Identity) -> u64 {
     // SAFETY: raises an ERROR where nothing may be written, or no id can be assigned.
     let own = unsafe {
@@ -58,8 +62,8 @@ impl WritingTransaction {
         }
     }
 
-    /// Whether what it wrote stands, and is this session's alone: neither it, nor what it is part of,
-    /// has ended or been rolled back.
+    /// Whether what it wrote is still there, for this session alone to see: neither it, nor a
+    /// transaction around it, has been committed to others or rolled back.
     pub fn is_open(self) -> bool {
         let xid = pg_sys::TransactionId::from(self.0.value as u32);
         // SAFETY: reads the backend's memory.

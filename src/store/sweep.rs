@@ -1,8 +1,12 @@
-//! `queen_mq.sweep`, and the deletion of rows that nobody needs any more.
+//! `queen_mq.sweep`: how far the sweep of each table has come; and the statements that delete rows
+//! which no call can need any more. The tasks of a sweep (`broker::housekeeping`) call them.
 //!
-//! What goes by age has no index of its own: it would cost every message. Instead tables are passed
-//! piece by piece, a number of pages at a time, and where a pass has come to is kept in a row, whose
-//! lock keeps two sweeps off the same piece. OFFSET 0 makes a condition one look-up for each row.
+//! Rows that go by age have no index by age, which every push or pop would have to maintain.
+//! Instead a step reads the next pages of the table. The page at which it stopped stands in the
+//! task's row of `queen_mq.sweep`. A step locks that row, so no two sweeps read one piece at a
+//! time; a step that finds it locked does nothing. Doomed rows are locked with SKIP LOCKED.
+//!
+//! OFFSET 0 in a statement makes a condition one look-up by an index for each row.
 
 use pgrx::pg_sys;
 
@@ -21,27 +25,28 @@ table! {
     ROLE_NAME: c"role_name" TEXTOID,
 }
 
-/// Pages of a table passed in one step.
+/// Pages of a table that one step reads.
 const PAGES: i64 = 64;
-/// Rows of an index passed in one step.
+/// Rows that one step deletes, where an index finds them.
 const ROWS: i64 = 1000;
 
-/// What a step did.
+/// What one step of a task did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SweepStep {
+    /// Rows deleted, messages deleted, or timers moved, as the task counts.
     pub removed: u64,
     /// There may be more to do at once.
     pub goes_on: bool,
 }
 
-/// A table that is passed page by page.
-pub struct Pass {
-    /// As queen_sweep reports it.
+/// A table that is swept page by page.
+pub struct PagedTable {
+    /// The name of its task, as `queen_sweep` reports it.
     pub task: &'static str,
     table: &'static str,
-    /// Takes the first and the last page as tids, and a moment.
+    /// Deletes from the pages from $1 up to $2, which are tids, what is doomed at the moment $3.
     delete: Statement,
-    /// How long before now that moment lies.
+    /// How long before now that moment lies, in microseconds.
     age: i64,
 }
 
@@ -56,8 +61,9 @@ static END: Statement = Statement::new(
     &[pg_sys::TEXTOID, pg_sys::INT8OID],
 );
 
-impl Pass {
-    /// Pass the next pages. Goes on while something is found, to the end of the table.
+impl PagedTable {
+    /// Sweep the next pages, from the start again where the last step came to the end. Goes on as
+    /// long as pages have something to delete, up to the end of the table.
     pub fn step(&self, now: Moment) -> SweepStep {
         let Some(row) = BEGIN.run(&[arg(self.task), arg(self.table)]).first() else {
             return SweepStep::default();
@@ -72,9 +78,9 @@ impl Pass {
     }
 }
 
-macro_rules! pass {
+macro_rules! paged {
     ($task:literal, $table:literal, $age:expr, $doomed:literal) => {
-        Pass {
+        PagedTable {
             task: $task,
             table: concat!("queen_mq.", $table),
             delete: Statement::new(
@@ -94,11 +100,11 @@ macro_rules! pass {
     };
 }
 
-/// The tables that are swept. A row whose queue or cursor is gone is deleted only if a sequence has
-/// already given out that number: a dump loads such rows before those that they belong to, and sets
-/// the sequences last.
-pub static PASSES: [Pass; 6] = [
-    pass!(
+/// The tables that are swept page by page. A row whose queue or cursor is gone is deleted only if
+/// the sequence has already given out the number that the row refers to. While a dump is loaded,
+/// rows may come before the queue or cursor that they belong to; the sequences are set last.
+pub static PAGED_TABLES: [PagedTable; 6] = [
+    paged!(
         "transaction_ids",
         "admission",
         0,
@@ -106,11 +112,12 @@ pub static PASSES: [Pass; 6] = [
            AND t.admitted_at <= coalesce(
                (SELECT $3 - coalesce(q.dedup_window, '1 hour') FROM queen_mq.queue q
                 WHERE q.id = t.queue_id),
-               CASE WHEN t.queue_id <= (SELECT last_value FROM queen_mq.queue_id_seq WHERE is_called)
+               CASE WHEN t.queue_id
+                         <= (SELECT last_value FROM queen_mq.queue_id_seq WHERE is_called)
                     THEN 'infinity'::timestamptz ELSE '-infinity' END)"
     ),
-    // A newer revision says what there is; the cursor may be gone.
-    pass!(
+    // A state goes when there is a newer revision, or when its cursor is gone.
+    paged!(
         "progress",
         "progress",
         0,
@@ -122,16 +129,16 @@ pub static PASSES: [Pass; 6] = [
                                    UNION ALL
                                    SELECT FROM queen_mq.claim c WHERE c.id = t.cursor_id))"
     ),
-    pass!(
+    paged!(
         "receipts",
         "receipt",
         HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at < $3"
     ),
-    // A set goes once none of its partitions holds a message or has one waiting, and its claims and
-    // receipts are gone. Where consumers always hold messages, it goes by age: a lease lasts 12
-    // hours, and longer only if it is extended.
-    pass!(
+    // A lease set goes once no cursor in it holds a message or has one waiting, and its claims and
+    // receipts are gone. If consumers always hold messages there, it goes by age: a lease is given
+    // for 12 hours at most, and lasts longer only if its holder extends it.
+    paged!(
         "lease_sets",
         "lease_set",
         HOUR,
@@ -150,8 +157,9 @@ pub static PASSES: [Pass; 6] = [
                                WHERE cursor_id = held.id AND lease_id = t.lease_id OFFSET 0) AS r
                            WHERE r.ended_at >= $3 OFFSET 0)"
     ),
-    // Cursors of groups that are gone, once nobody is to be told of their leases any more.
-    pass!(
+    // Cursors of groups that are gone, once their leases are forgotten: until then a late ack is
+    // told that its lease was taken away.
+    paged!(
         "cursors",
         "cursor",
         HOUR,
@@ -164,7 +172,7 @@ pub static PASSES: [Pass; 6] = [
                                         WHERE cursor_id = t.id OFFSET 0) AS p
                            WHERE p.due_at >= $3 OFFSET 0)"
     ),
-    pass!(
+    paged!(
         "removed_claims",
         "claim",
         HOUR,
@@ -178,8 +186,9 @@ pub static PASSES: [Pass; 6] = [
     ),
 ];
 
-// From one queue's first message to that of the next, so that it costs by the queues. A message is
-// there before its queue is for nobody: whoever creates a queue and pushes commits both at once.
+// Leaps from the first message of a queue to that of the next queue, so its cost goes by the number
+// of queues. A message without its queue is one whose queue has been removed: a transaction that
+// creates a queue and pushes to it commits both at once.
 static ORPHANS: Statement = Statement::new(
     "WITH RECURSIVE used (id) AS (
          (SELECT queue_id FROM queen_mq.segment ORDER BY queue_id LIMIT 1)
@@ -197,7 +206,8 @@ static ORPHANS: Statement = Statement::new(
     &[pg_sys::INT8OID],
 );
 
-/// Messages of queues that are gone: of transactions that had pushed before, and committed after.
+/// Delete messages of queues that are gone. They come from transactions that had pushed before the
+/// queue was removed, and committed after.
 pub fn orphans() -> SweepStep {
     let removed = ORPHANS.run(&[arg(ROWS)]).affected();
     SweepStep { removed: removed as u64, goes_on: removed as i64 == ROWS }
@@ -210,8 +220,8 @@ static OWNER: Statement = Statement::new(
     &[],
 );
 
-/// Keep the owner's name in `queen_mq.owner`, which dumps carry, true after REASSIGN OWNED and the
-/// like.
+/// Write the owner of the extension to `queen_mq.owner`, which dumps carry, if REASSIGN OWNED or
+/// the like has changed it.
 pub fn owner() {
     OWNER.run(&[]);
 }
@@ -223,7 +233,7 @@ static MARKERS: Statement = Statement::new(
     &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID],
 );
 
-/// Markers whose time is over.
+/// Delete markers that have expired.
 pub fn markers(now: Moment) -> SweepStep {
     let args: [Arg; 2] = [arg(At(now)), arg(ROWS)];
     let removed = MARKERS.run(&args).affected();

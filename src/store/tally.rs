@@ -1,4 +1,7 @@
-//! `queen_mq.tally`: how much has arrived in a queue.
+//! `queen_mq.tally`: how many messages have arrived in a queue, and how many have been removed.
+//!
+//! A count is never updated: the transaction that holds the lock `tally` of the queue writes the
+//! next revision. What is counted, and when, is `broker::stats::count`'s.
 
 use pgrx::pg_sys;
 use queen_engine::codec::encode;
@@ -20,7 +23,8 @@ table! {
 static NEWEST: Index =
     Index { table: &TALLIES, name: c"tally_newest", columns: &[QUEUE_ID, REVISION] };
 
-/// The newest count of a queue and its revision; nothing counted where there is none.
+/// The newest count of a queue, with its revision; revision 0 and an empty count where there is
+/// none.
 pub fn newest(queue: i64, under: &ActiveSnapshot) -> Result<(i64, Tally)> {
     let read = |row: &Tuple| {
         let state = decode(&row.need::<Vec<u8>>(STATE), "the count of a queue")?;
@@ -31,9 +35,9 @@ pub fn newest(queue: i64, under: &ActiveSnapshot) -> Result<(i64, Tally)> {
         .unwrap_or_else(|| Ok(Default::default()))
 }
 
-/// Take the `tally` lock of the queue, to count for it until the end of the transaction. False if
-/// another transaction holds it, or has counted on from `revision`; or if this transaction has no
-/// spare lock left (`locks::has_spare`).
+/// Take the lock `tally` of the queue, which makes this transaction the one that counts, to its
+/// end. False if another transaction holds it, or has written a count after `revision`; or if this
+/// transaction has no spare lock left (`locks::has_spare`).
 pub fn try_lead(queue: i64, revision: i64) -> Result<bool> {
     Ok(locks::tally(queue).try_spare() && is_newest(queue, revision)?)
 }
@@ -42,13 +46,13 @@ fn is_newest(queue: i64, revision: i64) -> Result<bool> {
     ActiveSnapshot::latest_snapshot(|under| Ok(newest(queue, under)?.0 == revision))
 }
 
-/// Whether nothing was removed from the queue's log that `under` still sees.
+/// Whether the count says that no message has been removed that `under` still shows.
 pub fn is_as_seen(queue: i64, under: &ActiveSnapshot) -> Result<bool> {
     let removed = |under: &ActiveSnapshot| Ok(newest(queue, under)?.1.removed_messages);
     Ok(removed(under)? == ActiveSnapshot::latest_snapshot(removed)?)
 }
 
-/// An error where somebody has counted on from `revision`, which a new snapshot would show.
+/// Error 40001 if another transaction has written a count after `revision`.
 pub fn need_newest(queue: i64, revision: i64) -> Result<()> {
     match is_newest(queue, revision)? {
         true => Ok(()),
@@ -61,14 +65,15 @@ static PRUNE: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::INT8OID],
 );
 
-/// Write the count that follows `revision`, as the one who leads, and remove that one.
+/// Write the count that follows `revision`, and delete that one. The caller holds the lock `tally`.
 pub fn append(queue: i64, revision: i64, tally: &Tally) {
     TALLIES.insert(&[
         (QUEUE_ID, arg(queue)),
         (REVISION, arg(revision + 1)),
         (STATE, arg(encode(tally))),
     ]);
-    // The one before is what a transaction in REPEATABLE READ may still look at; it sees it.
+    // A transaction in REPEATABLE READ leaves the old one: its snapshot shows that one, and it may
+    // still look at it.
     if !one_snapshot_per_transaction() {
         PRUNE.run(&[arg(queue), arg(revision)]);
     }
@@ -76,7 +81,7 @@ pub fn append(queue: i64, revision: i64, tally: &Tally) {
 
 static ALL: Statement = Statement::new("SELECT state FROM queen_mq.tally", &[]);
 
-/// The highest transaction id that any count stands at.
+/// The highest transaction id that any count refers to.
 pub fn highest_xid() -> Result<u64> {
     let mut highest = 0;
     for row in ALL.run(&[]) {

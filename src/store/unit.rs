@@ -1,11 +1,12 @@
-//! What a search for work finds: partitions, and in groups without order also single messages that
-//! have been claimed and may have come back. Each by a name, as the search remembers them.
+//! What a search for work finds for a group: a partition, or, in a group without order, the claim
+//! of one message that may have come back. The state of a search remembers each by its name.
 
 use std::fmt;
 
-/// No name has control characters.
+/// Stands between partition and claim in a name. No partition's name has control characters.
 const BETWEEN: char = '\u{2}';
 
+/// A partition or a claim; `to_string` gives its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit<'a> {
     Partition(&'a str),
@@ -13,6 +14,7 @@ pub enum Unit<'a> {
 }
 
 impl<'a> Unit<'a> {
+    /// The unit that has this name.
     pub fn named(name: &'a str) -> Self {
         match name.split_once(BETWEEN).map(|(partition, id)| (partition, id.parse())) {
             Some((partition, Ok(id))) => Self::Claim { partition, id },
@@ -20,6 +22,7 @@ impl<'a> Unit<'a> {
         }
     }
 
+    /// The partition that it is, or that its message is in.
     pub fn partition(self) -> &'a str {
         match self {
             Self::Partition(partition) | Self::Claim { partition, .. } => partition,

@@ -1,5 +1,8 @@
-//! Waiting for something to pop, without a lock: woken by what commits where the library is
-//! preloaded, and otherwise by looking again after pauses that grow.
+//! How a call waits for messages. Between two looks it sleeps here, without a lock of its own.
+//!
+//! A look belongs to the caller: a pop with `wait`, or `queen_wait`. With the library preloaded, a
+//! transaction that brings messages wakes the sleeping session when it commits ([`waiters`]).
+//! Without preload, or if too many sessions wait, the session looks again after pauses that grow.
 
 pub mod waiters;
 
@@ -8,48 +11,64 @@ use pgrx::pg_sys;
 use crate::pg::clock::{self, Moment, SECOND};
 use crate::wait::waiters::{Topic, WaiterSlot};
 
-/// A wait for messages.
+/// One call's wait for messages.
 pub struct Wait {
     until: Moment,
+    /// The next pause of a session that no commit wakes.
     pause_ms: i64,
-    place: Option<WaiterSlot>,
-    /// A place on the list of those who wait has been asked for: for these topics.
+    slot: Option<WaiterSlot>,
+    /// The topics for which a slot was asked, whether or not there was one.
     asked_for: Option<(Topic, Option<Topic>)>,
 }
 
 const FIRST_PAUSE_MS: i64 = 5;
-/// With what a pop takes, less than a tenth of a second.
+/// With the time that a pop takes, a message waits for less than a tenth of a second.
 const LONGEST_PAUSE_MS: i64 = 80;
-/// Even who is woken looks again after this: what was prepared commits in silence.
+/// A session that commits wake looks again after this all the same: COMMIT PREPARED wakes no
+/// session.
 const LONGEST_SLEEP: i64 = 5 * SECOND;
 
+/// Called by `_PG_init`: in the postmaster it sets up shared memory for the list of waiting
+/// sessions.
+pub fn register() {
+    // SAFETY: a plain global of the process.
+    if unsafe { pg_sys::process_shared_preload_libraries_in_progress } {
+        waiters::set_up();
+    }
+}
+
 impl Wait {
+    /// A wait that ends at this moment.
     pub fn until(until: Moment) -> Self {
-        Self { until, pause_ms: FIRST_PAUSE_MS, place: None, asked_for: None }
+        Self { until, pause_ms: FIRST_PAUSE_MS, slot: None, asked_for: None }
     }
 
+    /// Whether that moment has come.
     pub fn is_over(&self) -> bool {
         clock::now() >= self.until
     }
 
-    /// Sleep after a look in vain, open to cancellation and shutdown. `next`: when something may be
-    /// there by itself: a lease that runs out, a retry, a timer. The first time it returns at once,
-    /// and when the group has come to be: with a place on the list of those who wait, one has to look
-    /// once more.
+    /// Sleep after a look that has found nothing. `queue`, `group`: what to be woken for. `next`:
+    /// the moment at which something is there without a commit: a lease expires, a retry or a timer
+    /// is due. Cancellation, termination and shutdown end the sleep.
+    ///
+    /// Returns at once where it has just got a slot for these topics, which happens the first time,
+    /// and when the group has been registered in the meantime. The caller has to look once more
+    /// then: a commit after the last look, and before the slot, has not woken this session.
     pub fn pause(&mut self, queue: Topic, group: Option<Topic>, next: Option<Moment>) {
         if self.asked_for != Some((queue, group)) {
             self.asked_for = Some((queue, group));
-            // The old one first: there is one for each session.
-            self.place = None;
-            self.place = WaiterSlot::take(queue, group);
-            if self.place.is_some() {
+            // Give the old slot back first: dropping a slot frees all slots of the session.
+            self.slot = None;
+            self.slot = WaiterSlot::take(queue, group);
+            if self.slot.is_some() {
                 // SAFETY: the backend's own latch.
                 unsafe { pg_sys::ResetLatch(pg_sys::MyLatch) };
                 return;
             }
         }
         let now = clock::now();
-        let awake_at = match self.place {
+        let awake_at = match self.slot {
             Some(_) => {
                 let next = next.map_or(Moment::MAX, |next| next.max(now + 1000));
                 next.min(now + LONGEST_SLEEP)

@@ -1,10 +1,16 @@
-//! Shared memory: the sessions that wait for messages, and waking them when a transaction commits
-//! that brings some. There only with the library preloaded.
+//! Which sessions wait for messages, and which of them a commit wakes. The list is in shared
+//! memory, so it is there only with the library preloaded. Without, nothing here does anything.
 //!
-//! A session that waits puts its latch on the list before it looks, so that what commits after the
-//! look sets it. A transaction that pushes, or leaves a partition ready, remembers for whom; at its
-//! commit it goes through the list. Rolled back, it wakes nobody. One that was prepared commits in
-//! another session, which knows nothing of this: those who wait look again every few seconds anyway.
+//! A waiting session puts its latch on the list before it looks for messages. So a transaction that
+//! commits after that look finds the latch there, and sets it. A transaction that pushes, or leaves
+//! a partition ready, notes the topic of the queue or the group. When it has committed and given up
+//! its locks, it goes through the list and sets the latches of sessions that wait for one of its
+//! topics. A transaction that is rolled back wakes no session. COMMIT PREPARED may run in another
+//! session, which knows nothing of the topics, so it wakes none either; waiting sessions look again
+//! every few seconds for this reason.
+//!
+//! An LWLock guards the list. It is held for one walk through the list, and nothing under it can
+//! fail or wait.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
@@ -16,20 +22,21 @@ use pgrx::prelude::*;
 use pgrx::shmem::PGRXSharedMemory;
 use pgrx::{pg_shmem_init, pg_sys};
 
-/// Sessions that can wait at a time; those beyond look again and again, as without preload.
+/// Sessions that can be on the list. A session that finds it full waits as without preload.
 const CAPACITY: usize = 1024;
 
-/// What somebody waits for. Two of one hash wake each other's sessions in vain, nothing worse.
+/// What a session waits for, as a hash. Where two topics have one hash, a commit wakes a session
+/// that then finds nothing and sleeps on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Topic(u64);
 
 impl Topic {
-    /// Pushes to a queue.
+    /// Pushes to the queue of this name.
     pub fn queue(name: &str) -> Self {
         Self::of(name)
     }
 
-    /// Partitions that become ready for a group.
+    /// Partitions that become ready for the group of this id.
     pub fn group(id: i64) -> Self {
         Self::of(id)
     }
@@ -45,10 +52,12 @@ impl Topic {
 
 #[derive(Clone, Copy)]
 struct Waiter {
+    /// The address of the session's latch.
     latch: usize,
     topics: [u64; 2],
 }
 
+/// The list; the first `count` entries are in use.
 #[derive(Clone, Copy)]
 pub struct Waiters {
     count: usize,
@@ -58,36 +67,37 @@ pub struct Waiters {
 // SAFETY: plain values; a latch lies in shared memory at one address for all processes.
 unsafe impl PGRXSharedMemory for Waiters {}
 
-// SAFETY: nobody else names a lock so.
+// SAFETY: no other lock of the server has this name.
 static WAITERS: PgLwLock<Waiters> = unsafe { PgLwLock::new(c"queen_mq waiters") };
 /// Set in the postmaster, and so in all its children.
 static IS_SHARED: AtomicBool = AtomicBool::new(false);
 
-const NOBODY: Waiter = Waiter { latch: 0, topics: [0; 2] };
+const UNUSED: Waiter = Waiter { latch: 0, topics: [0; 2] };
 
+/// Called in the postmaster, while it preloads the library: have shared memory for the list.
 pub fn set_up() {
-    pg_shmem_init!(WAITERS = Waiters { count: 0, list: [NOBODY; CAPACITY] });
+    pg_shmem_init!(WAITERS = Waiters { count: 0, list: [UNUSED; CAPACITY] });
     IS_SHARED.store(true, Ordering::Relaxed);
 }
 
-/// A place on the list. Given back when it goes out of scope, which an ERROR brings about as well,
-/// or with the process.
+/// A session's entry on the list. Dropping it removes the entry; so does an ERROR, which drops it,
+/// and the end of the process.
 pub struct WaiterSlot(());
 
 impl WaiterSlot {
-    /// None without preload, or if the list is full.
+    /// Enter this session for these topics. None without preload, or if the list is full.
     pub fn take(queue: Topic, group: Option<Topic>) -> Option<Self> {
         if !IS_SHARED.load(Ordering::Relaxed) {
             return None;
         }
         leave_at_exit();
         let mut waiters = WAITERS.exclusive();
-        let place = waiters.count;
-        if place == CAPACITY {
+        let free = waiters.count;
+        if free == CAPACITY {
             return None;
         }
         let topics = [queue.0, group.map_or(queue.0, |group| group.0)];
-        waiters.list[place] = Waiter { latch: own_latch(), topics };
+        waiters.list[free] = Waiter { latch: own_latch(), topics };
         waiters.count += 1;
         Some(Self(()))
     }
@@ -104,6 +114,7 @@ fn own_latch() -> usize {
     unsafe { pg_sys::MyLatch as usize }
 }
 
+/// Remove this session's entries.
 fn leave() {
     let own = own_latch();
     let mut waiters = WAITERS.exclusive();
@@ -121,13 +132,14 @@ fn leave() {
 thread_local! {
     static LEAVES_AT_EXIT: Cell<bool> = const { Cell::new(false) };
     static WAKES_AT_COMMIT: Cell<bool> = const { Cell::new(false) };
-    /// Topics that this transaction has something for.
+    /// Topics for which the open transaction has messages.
     static TOUCHED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-    /// Topics of a transaction that has committed and still has its locks.
+    /// Topics of the transaction that has just committed, and has not given up its locks yet.
     static COMMITTED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A process that is terminated does not unwind.
+/// See that this process leaves the list when it ends: termination does not unwind, so it drops no
+/// slot.
 fn leave_at_exit() {
     if !LEAVES_AT_EXIT.replace(true) {
         // SAFETY: called once, as the process ends, while shared memory is still there.
@@ -140,7 +152,8 @@ unsafe extern "C-unwind" fn at_exit(_code: i32, _argument: pg_sys::Datum) {
     leave();
 }
 
-/// This transaction has something for those who wait for `topic`: they are woken when it commits.
+/// Note that this transaction has messages for `topic`: its commit wakes the sessions that wait for
+/// that. Rolling back a subtransaction leaves the note, and so may wake a session in vain.
 pub fn touch(topic: Topic) {
     if !IS_SHARED.load(Ordering::Relaxed) {
         return;
@@ -160,15 +173,15 @@ pub fn touch(topic: Topic) {
     });
 }
 
-/// Wake pops that wait for `topic`, whether or not this transaction commits: they may have looked
-/// while it held for a moment what they wanted.
+/// Wake the sessions that wait for `topic` at once, whether or not this transaction commits. For a
+/// caller that has held a lock for a moment: a pop that looked then found messages locked.
 pub fn wake_now(topic: Topic) {
     if IS_SHARED.load(Ordering::Relaxed) {
         wake(&[topic.0]);
     }
 }
 
-/// The transaction has ended: nothing here may fail.
+/// Keep or forget the topics of the transaction, which is ending. Nothing here may fail.
 #[pg_guard]
 unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _argument: *mut c_void) {
     use pg_sys::XactEvent::{XACT_EVENT_ABORT, XACT_EVENT_COMMIT, XACT_EVENT_PREPARE};
@@ -179,9 +192,9 @@ unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _argument: *m
     }
 }
 
-/// The transaction has given up its locks, and other sessions have been told of its changes of queues and
-/// groups. A pop that is woken before that may find the old state, or rows still locked, and sleep on.
-/// Nothing here may fail.
+/// Wake the waiting sessions once the transaction has given up its locks, and has told other
+/// sessions of its changes of queues and groups. A pop that was woken before that could find the
+/// old state, or rows still locked, and would sleep on. Nothing here may fail.
 #[pg_guard]
 unsafe extern "C-unwind" fn at_release(
     phase: pg_sys::ResourceReleasePhase::Type,

@@ -1,4 +1,6 @@
-//! The launcher: sees that every database that has the extension has a worker.
+//! The launcher: one process of the server, which sees that every database that uses queen_mq has a
+//! worker. It is connected to no database, takes no lock of ours, and starts workers for the
+//! databases on the list of [`registry`].
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -10,7 +12,8 @@ use super::{pause, registry, start, take_signals};
 use crate::pg::clock::{self, Moment, SECOND};
 use crate::settings;
 
-/// How often every database is looked into. One that is used in the meantime announces itself.
+/// The launcher starts a worker in every database of the server this often; a worker that does not
+/// find the extension ends soon. In between, sessions announce the databases that they use.
 const SURVEY: i64 = 600 * SECOND;
 /// A worker that ended is not started again before this.
 const RESPITE: i64 = SECOND;
@@ -44,17 +47,18 @@ pub extern "C-unwind" fn queen_mq_launcher(_argument: pg_sys::Datum) {
         });
         let mut is_waiting = false;
         for database in wanted {
-            let place = workers.entry(database.to_u32()).or_insert((None, Moment::MIN));
-            if is_alive(place.0.as_ref()) {
+            let (worker, started_at) =
+                workers.entry(database.to_u32()).or_insert((None, Moment::MIN));
+            if is_alive(worker.as_ref()) {
                 continue;
             }
-            match now.saturating_sub(place.1) >= RESPITE {
+            match now.saturating_sub(*started_at) >= RESPITE {
                 true => {
-                    let worker = start(database, own);
-                    if worker.is_none() && place.1 == Moment::MIN {
+                    *worker = start(database, own);
+                    if worker.is_none() && *started_at == Moment::MIN {
                         too_few_workers();
                     }
-                    *place = (worker, now);
+                    *started_at = now;
                 }
                 false => is_waiting = true,
             }
@@ -65,8 +69,8 @@ pub extern "C-unwind" fn queen_mq_launcher(_argument: pg_sys::Datum) {
     }
 }
 
-/// The databases to be served. Those that have gone, or are not to be served, are forgotten: looked
-/// into only where a worker is to be started.
+/// The databases that are to have a worker. A database that is gone, or is not to be served, is
+/// taken off the list. The catalogue is read for that only if a database lacks a worker.
 fn wanted(workers: &Workers) -> Vec<pg_sys::Oid> {
     let mut wanted = registry::all();
     let has_worker = |database: &pg_sys::Oid| {
@@ -96,8 +100,8 @@ fn is_alive(worker: Option<&DynamicBackgroundWorker>) -> bool {
     worker.is_some_and(|worker| matches!(worker.pid(), Ok(_) | Err(NotYetStarted)))
 }
 
-/// The databases that can be connected to and are to be served. There is no SQL without one: the
-/// catalogue is read as it lies.
+/// The databases that take connections, and that the settings say are to be served. The launcher is
+/// connected to no database, so it can't use SQL, and reads the catalogue by a scan.
 fn served() -> Vec<pg_sys::Oid> {
     let mut found = Vec::new();
     // SAFETY: pg_database is a shared catalogue, whose rows begin with FormData_pg_database; scan

@@ -1,6 +1,7 @@
-//! The background worker. With the library preloaded a launcher keeps one in each database that has
-//! the extension; without, `queen_worker_start` starts one. It does what `queen_sweep` does, in
-//! transactions of its own, each of them short.
+//! The background processes. A worker sweeps one database: it does what `queen_sweep` does, in
+//! short transactions of its own ([`sweeper`]). With the library preloaded, a launcher keeps one
+//! worker in each database that uses queen_mq ([`launcher`], [`registry`]). Without,
+//! `queen_worker_start` starts the worker of its database.
 
 mod launcher;
 mod registry;
@@ -15,17 +16,15 @@ pub use registry::announce;
 
 use crate::pg::binary_upgrade;
 use crate::store::locks;
-use crate::wait::waiters;
 
-/// Called by `_PG_init`: in the postmaster it sets up shared memory and the launcher. A server that
-/// pg_upgrade has started gets no launcher, because the worker must not write there.
+/// Called by `_PG_init`. In the postmaster it sets up shared memory and the launcher. A server that
+/// pg_upgrade has started gets no launcher, because a worker must not write there.
 pub fn register() {
     // SAFETY: a plain global of the process.
     if !unsafe { pg_sys::process_shared_preload_libraries_in_progress } {
         return;
     }
     registry::set_up();
-    waiters::set_up();
     if binary_upgrade::is_under_way() {
         return;
     }
@@ -34,14 +33,14 @@ pub fn register() {
         .set_library("queen_mq")
         .set_function("queen_mq_launcher")
         .enable_spi_access()
-        // A standby has nothing to tidy up; the launcher starts when it is promoted.
+        // A standby can't write; its launcher starts when it is promoted.
         .set_start_time(BgWorkerStartTime::RecoveryFinished)
         .set_restart_time(Some(Duration::from_secs(5)))
         .load();
 }
 
-/// Start the worker of a database. None if no slot for a background worker is free. `notify`: the
-/// process to be signalled when it starts and ends.
+/// Start the worker of a database. None if the server has no slot for a background worker left.
+/// `notify`: the process that is signalled when the worker starts, and when it ends.
 fn start(database: pg_sys::Oid, notify: i32) -> Option<DynamicBackgroundWorker> {
     BackgroundWorkerBuilder::new("queen_mq worker")
         .set_type("queen_mq worker")
@@ -65,8 +64,8 @@ pub fn start_here() -> bool {
         && start(database, own).is_some_and(|worker| worker.wait_for_startup().is_ok())
 }
 
-/// What every process of ours answers to: SIGTERM ends it at the next check for interrupts, SIGHUP
-/// reads the configuration anew.
+/// Install the signal handlers of a background process: SIGTERM ends it at its next check for
+/// interrupts, SIGHUP lets it read the configuration anew.
 fn take_signals() {
     // SAFETY: PostgreSQL's own handlers, installed before signals are let through.
     unsafe {
@@ -94,8 +93,8 @@ unsafe extern "C-unwind" fn reload(signal: i32) {
     unsafe { pg_sys::SignalHandlerForConfigReload(signal) }
 }
 
-/// Sleep until the latch is set or the time is over; then do what signals have asked for. True if the
-/// configuration has been read anew.
+/// Sleep until the latch is set or the time is over, then do what signals have asked for. True if
+/// the process has read the configuration anew.
 fn pause(ms: i64) -> bool {
     let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
     // SAFETY: the process's own latch, and flags that signal handlers set.

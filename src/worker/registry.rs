@@ -1,5 +1,6 @@
-//! Shared memory: the databases that use queen_mq, and the launcher's latch. There only with the
-//! library preloaded; without, everything here does nothing.
+//! Which databases use queen_mq, for the launcher to serve. The list, and the launcher's latch, are
+//! in shared memory, so they are there only with the library preloaded. Without, nothing here does
+//! anything. An LWLock guards both, for a look or a change at a time.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,9 +12,11 @@ use pgrx::{pg_shmem_init, pg_sys};
 
 use crate::pg::clock::{self, Moment, SECOND};
 
-/// Databases that are known; those beyond are swept by `queen_sweep` alone.
+/// Databases that can be on the list. One that finds it full gets no worker; `queen_sweep` sweeps
+/// it.
 const CAPACITY: usize = 256;
 
+/// What shared memory holds; the first `count` databases are in use.
 #[derive(Clone, Copy)]
 pub struct Registry {
     /// The launcher's latch, 0 while there is none.
@@ -25,7 +28,7 @@ pub struct Registry {
 // SAFETY: plain values; the latch lies in shared memory at one address for all processes.
 unsafe impl PGRXSharedMemory for Registry {}
 
-// SAFETY: nobody else names a lock so.
+// SAFETY: no other lock of the server has this name.
 static REGISTRY: PgLwLock<Registry> = unsafe { PgLwLock::new(c"queen_mq") };
 /// Set in the postmaster, and so in all its children.
 static IS_SHARED: AtomicBool = AtomicBool::new(false);
@@ -33,6 +36,7 @@ static IS_SHARED: AtomicBool = AtomicBool::new(false);
 const EMPTY: Registry =
     Registry { launcher: 0, count: 0, databases: [pg_sys::InvalidOid; CAPACITY] };
 
+/// Called in the postmaster, while it preloads the library: have shared memory for the list.
 pub fn set_up() {
     pg_shmem_init!(REGISTRY = EMPTY);
     IS_SHARED.store(true, Ordering::Relaxed);
@@ -44,10 +48,12 @@ thread_local! {
         const { Cell::new((pg_sys::InvalidOid, Moment::MIN)) };
 }
 
-/// A session announces its database again after this: its worker may have left it.
+/// A session announces its database again after this: the worker may have ended and taken the
+/// database off the list.
 const AGAIN: i64 = 2 * SECOND;
 
-/// This session uses queen_mq: let its database be served. To be called in a transaction.
+/// Let this session's database be served, because the session uses queen_mq. Every call of a
+/// function does this, in its transaction; it costs a look-up in the catalogue's cache.
 pub fn announce() {
     if !IS_SHARED.load(Ordering::Relaxed) {
         return;
@@ -63,7 +69,7 @@ pub fn announce() {
     }
 }
 
-/// Let a database be served.
+/// Put a database on the list, and wake the launcher.
 pub fn add(database: pg_sys::Oid) {
     if REGISTRY.share().has(database) {
         return;
@@ -82,7 +88,7 @@ pub fn add(database: pg_sys::Oid) {
     }
 }
 
-/// A database is not to be served any more, until somebody announces it.
+/// Take a database off the list, until a session announces it again.
 pub fn remove(database: pg_sys::Oid) {
     if !IS_SHARED.load(Ordering::Relaxed) {
         return;
@@ -95,12 +101,13 @@ pub fn remove(database: pg_sys::Oid) {
     }
 }
 
+/// The databases on the list.
 pub fn all() -> Vec<pg_sys::Oid> {
     let registry = REGISTRY.share();
     registry.databases[..registry.count].to_vec()
 }
 
-/// Wake this process when a database is announced.
+/// Make this process the launcher: it is woken when a database is put on the list.
 pub fn be_launcher() {
     // SAFETY: the process's own latch, which is the one of its PGPROC.
     REGISTRY.exclusive().launcher = unsafe { pg_sys::MyLatch } as usize;

@@ -1,4 +1,9 @@
-//! The worker of one database.
+//! The worker of one database: when it sweeps, in which transactions, and when it ends. What a
+//! sweep does is [`crate::broker::housekeeping`]'s.
+//!
+//! Between rounds the worker holds no snapshot and no lock but its own, [`locks::try_be_worker`],
+//! by which there is one worker in a database. It watches for three things: the next round, the
+//! next timer, and a command that wants the database for itself.
 
 use std::ffi::{CStr, CString};
 use std::panic::AssertUnwindSafe;
@@ -8,27 +13,27 @@ use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
 
 use super::{pause, registry, take_signals};
-use crate::broker::housekeeping::Task;
+use crate::broker::housekeeping::{self, Task};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment, SECOND};
 use crate::pg::error_context;
 use crate::pg::raise::OrRaise;
-use crate::pg::spi::{ActiveSnapshot, connected};
+use crate::pg::spi::connected;
 use crate::pg::sqlstate;
 use crate::settings;
 use crate::store::locks;
-use crate::store::queue::{self, Queue};
-use crate::store::timer;
+use crate::store::queue::Queue;
 
-/// It looks this often whether somebody wants to drop its database.
+/// The worker looks this often whether a command wants to drop or copy its database.
 const LONGEST_PAUSE: i64 = SECOND / 2;
-/// Where a round is further off, timers are looked for this often: they may have been scheduled since.
+/// While the next round is further off, the worker looks this often for the next timer, which may
+/// have been scheduled in the meantime.
 const TIMERS: i64 = SECOND;
-/// One task of one round; the rest is done in the next.
-const ROUND: i64 = SECOND / 4;
-/// Settings of the worker, whatever ALTER DATABASE or ALTER ROLE … SET gives other sessions. Its
-/// statements wait for a lock no longer than `lock_timeout`, and leave what is locked to the next
-/// round.
+/// A task has this much time in one round. The rest is left to the next round.
+const TASK_TIME: i64 = SECOND / 4;
+/// Settings of the worker, whatever ALTER DATABASE or ALTER ROLE … SET gives other sessions. A
+/// statement of the worker waits for a lock no longer than `lock_timeout`, and leaves what is
+/// locked to the next round.
 const SETTINGS: &[(&CStr, &CStr)] = &[
     (c"lock_timeout", c"100ms"),
     (c"statement_timeout", c"0"),
@@ -44,14 +49,15 @@ const SETTINGS: &[(&CStr, &CStr)] = &[
     (c"role", c"none"),
 ];
 
-/// Nothing is to be done here: the extension is not in this database, or it is not to be served.
-struct Unwanted;
+/// The database has nothing to sweep: the extension is not in it, or the settings say that it is
+/// not to be served.
+struct NotServed;
 
-/// It stays for as long as this then: a transaction that creates the extension, and uses it at once,
-/// is seen only when it has committed.
+/// The worker of such a database ends after this. It does not end at once, because a transaction
+/// that creates the extension, and uses it, is seen only when it has committed.
 const LINGER: i64 = 5 * SECOND;
 
-/// The worker's main function. Its argument is the database.
+/// The worker's main function. Its argument is the OID of the database.
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn queen_mq_worker(database: pg_sys::Datum) {
@@ -70,8 +76,9 @@ pub extern "C-unwind" fn queen_mq_worker(database: pg_sys::Datum) {
     registry::remove(database);
 }
 
-/// Whether this process is the worker of its database from here on. Where another process only asks
-/// whether there is a worker, it has the lock for a moment.
+/// Take the lock of the worker of this database, for as long as the process lasts. False if there
+/// is a worker. Tries three times, because a session that asks whether there is a worker
+/// ([`locks::has_worker`]) holds the lock for a moment.
 fn becomes_worker() -> bool {
     for _ in 0..3 {
         if in_transaction("start", || Ok(locks::try_be_worker())) == Some(true) {
@@ -90,10 +97,12 @@ fn go_by_own_settings() {
     }
 }
 
+/// Sweep in rounds, until the database is not to be served any more, or a command wants it for
+/// itself.
 fn serve(database: pg_sys::Oid) {
     let mut next = clock::now();
     let mut looked_at = next;
-    let mut wanted_at = next;
+    let mut served_at = next;
     loop {
         if is_wanted_alone(database) {
             return;
@@ -101,9 +110,9 @@ fn serve(database: pg_sys::Oid) {
         let now = clock::now();
         if now >= next {
             match round(database) {
-                Ok(due) => (next, wanted_at) = (due, now),
-                Err(Unwanted) if now - wanted_at > LINGER => return,
-                Err(Unwanted) => next = now + LONGEST_PAUSE,
+                Ok(due) => (next, served_at) = (due, now),
+                Err(NotServed) if now - served_at > LINGER => return,
+                Err(NotServed) => next = now + LONGEST_PAUSE,
             }
             looked_at = clock::now();
             show("");
@@ -116,35 +125,31 @@ fn serve(database: pg_sys::Oid) {
     }
 }
 
-/// The queues, unless something is wrong with them.
-fn queues() -> std::result::Result<Vec<Queue>, Unwanted> {
+/// Every queue; none where looking them up is an error, which is in the log then.
+fn queues() -> std::result::Result<Vec<Queue>, NotServed> {
     let queues = in_transaction("start", || match is_installed() && is_served() {
-        true => connected(|| ActiveSnapshot::new_snapshot(queue::all)).map(Some),
+        true => connected(housekeeping::queues).map(Some),
         false => Ok(None),
     });
     match queues {
-        Some(None) => Err(Unwanted),
+        Some(None) => Err(NotServed),
         Some(Some(queues)) => Ok(queues),
         None => Ok(Vec::new()),
     }
 }
 
-/// Every task once, or as often as there is more to do within its time. When to come again: at once
-/// if somebody wants the database for themselves.
-fn round(database: pg_sys::Oid) -> std::result::Result<Moment, Unwanted> {
+/// One round: every task, for each queue one step, or as many as it has work for and its time
+/// allows. Returns when to come again: at once if a command wants the database for itself.
+fn round(database: pg_sys::Oid) -> std::result::Result<Moment, NotServed> {
     let began = clock::now();
     let queues = queues()?;
     for task in Task::all() {
         show(task.name());
-        let deadline = clock::now() + ROUND;
-        // Each queue has one step, however late it is.
-        let works: Vec<Option<&Queue>> = match task.is_of_queue() {
-            true => queues.iter().map(Some).collect(),
-            false => vec![None],
-        };
-        for queue in works {
-            let step = || queue.map_or_else(|| task.step(), |queue| task.step_of(queue));
-            while in_transaction(task.name(), || connected(step)).is_some_and(|done| done.goes_on)
+        let deadline = clock::now() + TASK_TIME;
+        // Each part has one step, however late it is.
+        for part in task.parts(&queues) {
+            let step = || connected(|| part.step());
+            while in_transaction(task.name(), step).is_some_and(|done| done.goes_on)
                 && clock::now() < deadline
                 && !is_wanted_alone(database)
             {
@@ -159,7 +164,7 @@ fn round(database: pg_sys::Oid) -> std::result::Result<Moment, Unwanted> {
     // SAFETY: outside of a transaction, as it has to be.
     unsafe { pg_sys::pgstat_report_stat(true) };
     let next = began + settings::sweep_interval();
-    // One that is due now is in somebody's hands.
+    // A timer that is due even now is one that another transaction has locked.
     let soon = clock::now() + LONGEST_PAUSE;
     Ok(next_timer(&queues).map_or(next, |timer| match timer <= clock::now() {
         true => next.min(soon),
@@ -168,13 +173,11 @@ fn round(database: pg_sys::Oid) -> std::result::Result<Moment, Unwanted> {
 }
 
 fn next_timer(queues: &[Queue]) -> Option<Moment> {
-    let next =
-        |under: &ActiveSnapshot| Ok(queues.iter().filter_map(|q| timer::next(q.id, under)).min());
-    in_transaction("timers", || connected(|| ActiveSnapshot::new_snapshot(next))).flatten()
+    in_transaction("timers", || connected(|| housekeeping::next_timer(queues))).flatten()
 }
 
-/// Run `body` in a transaction of its own. What goes wrong in it is a WARNING, and the worker goes
-/// on with the rest.
+/// Run `body` in a transaction of its own. An error in it is reported to the log, aborts the
+/// transaction, and gives None; the worker goes on with the rest.
 fn in_transaction<T>(what: &str, body: impl FnOnce() -> Result<T>) -> Option<T> {
     // SAFETY: a transaction is begun where none is, and ended on both ways out.
     unsafe {
@@ -200,12 +203,13 @@ fn in_transaction<T>(what: &str, body: impl FnOnce() -> Result<T>) -> Option<T> 
     }
 }
 
+/// Write an error to the server log, unless a later round makes good for it.
 fn tell(what: &str, error: &CaughtError) {
     let (CaughtError::PostgresError(report)
     | CaughtError::ErrorReport(report)
     | CaughtError::RustPanic { ereport: report, .. }) = error;
     match report.sql_error_code() {
-        // Somebody is at it: the next round will do it.
+        // Another transaction is at work on the same rows: the next round will do it.
         PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE
         | PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE
         | PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED => (),
@@ -219,7 +223,7 @@ fn tell(what: &str, error: &CaughtError) {
     }
 }
 
-/// What pg_stat_activity shows.
+/// Let pg_stat_activity show this task; idle where it is empty.
 fn show(task: &str) {
     let (state, text) = match task {
         "" => (pg_sys::BackendState::STATE_IDLE, String::new()),
@@ -236,7 +240,8 @@ fn is_installed() -> bool {
     unsafe { pg_sys::get_extension_oid(c"queen_mq".as_ptr(), true) != pg_sys::InvalidOid }
 }
 
-/// The setting may have changed since the launcher looked.
+/// Whether the settings say that this database is to be served. They may have changed since the
+/// launcher looked.
 fn is_served() -> bool {
     // SAFETY: a look-up in the catalogue, in a transaction; the name is a copy.
     unsafe {
@@ -245,8 +250,8 @@ fn is_served() -> bool {
     }
 }
 
-/// Whether somebody is dropping or copying the database, and waits for it to be left: they hold a
-/// lock on it that a connection would wait for.
+/// Whether a command that drops or copies the database waits for other sessions to leave it. Such a
+/// command holds a lock on the database that a new connection would wait for.
 fn is_wanted_alone(database: pg_sys::Oid) -> bool {
     let tag = pg_sys::LOCKTAG {
         locktag_field2: pg_sys::DatabaseRelationId.to_u32(),

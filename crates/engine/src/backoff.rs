@@ -1,9 +1,14 @@
-//! How long a failed message waits.
+//! How long a message waits for its next delivery after a failure.
+//!
+//! A message often fails because of what it needs: a server that is down, a row that is locked. A
+//! delay that grows with each failure gives that time to recover; its bound keeps the message from
+//! being forgotten.
 
-/// `delay × factor^(failures − 1)`, at most `max`; all in microseconds. `failures` counts from 1.
+/// The delay after failure number `failures`, which counts from 1: `delay` times `factor` for each
+/// failure before this one, and no more than `max`. Times in microseconds.
 pub fn retry_delay(delay: i64, factor: f64, max: i64, failures: u32) -> i64 {
     if delay == 0 {
-        return 0; // and not 0 × ∞
+        return 0; // The power may be infinite, and zero times that is no number.
     }
     let exponent = i32::try_from(failures.saturating_sub(1)).unwrap_or(i32::MAX);
     let wanted = delay as f64 * factor.powi(exponent);

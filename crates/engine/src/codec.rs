@@ -1,20 +1,26 @@
-//! How state is written into a bytea: a version byte, then postcard.
+//! How a state becomes the bytes that are stored, and is read back.
+//!
+//! The first byte is the version of the layout. The rest is postcard: the fields of the type in the
+//! order in which the code lists them, without names. So the order of the fields of a stored type
+//! is part of the layout and never changes under one version.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The first byte of everything stored. A later layout takes another number and reads this one.
+/// The version of the layout. Code that writes another one has to read this one too.
 const VERSION: u8 = 1;
 
-/// Stored bytes that do not read back.
+/// The bytes are not what [`encode`] writes for this type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damaged;
 
+/// The bytes to store for `value`.
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
-    // Writing into a Vec can't fail, and none of the types refuses to be serialized.
+    // This cannot fail: a Vec takes all that is written, and no stored type refuses to be written.
     postcard::to_extend(value, vec![VERSION]).unwrap_or_default()
 }
 
+/// The value that was stored as `bytes`.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Damaged> {
     match bytes.split_first() {
         Some((&VERSION, body)) => postcard::from_bytes(body).map_err(|_| Damaged),
@@ -22,7 +28,8 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Damaged> {
     }
 }
 
-/// Appends integers in groups of seven bits.
+/// Writes integers in as few bytes as each needs: seven bits a byte, the lowest first. The top bit
+/// of a byte says that more follow.
 #[derive(Default)]
 pub(crate) struct Writer(Vec<u8>);
 
@@ -44,7 +51,8 @@ impl Writer {
     }
 }
 
-/// Reads what [`Writer`] wrote; None where the bytes end early or a number is too long.
+/// Reads what [`Writer`] wrote. It answers None where the bytes end too early, or where a number
+/// has more bytes than an integer of 64 bits and a flag can need.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

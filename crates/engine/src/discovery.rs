@@ -1,17 +1,31 @@
-//! Where a consumer group has looked for work.
+//! Where a consumer group has looked for partitions with something to deliver.
 //!
-//! Three sources tell of partitions that may have something to deliver: segments in order of
-//! their transaction, announcements (a cursor was left ready or waiting for a retry) in order of
-//! theirs, and moments (deadlines, retries) in order of time. What they name is kept in `open`
-//! until it has been looked at: popped, found busy, or found empty.
+//! A queue may have 100,000 partitions of which ten have news. A search reads what has happened
+//! since the last one, and its cost does not depend on the number of partitions. It reads three
+//! sources, each in an order of its own:
 //!
-//! A partition that is busy by what has been committed is dropped from `open` without loss: the
-//! moment it waits for is still ahead in the third source, and whoever ends the lease earlier
-//! announces it. One that is locked stays, since its holder may yet roll back.
+//! - **segments** of the queue, by the xid of the pushing transaction;
+//! - **announcements**, by the xid of the transaction that left a cursor of the group free, so that
+//!   a pop may deliver from it, now or after a delay;
+//! - **moments** at which a lease of the group is over or a delay ends, by time.
 //!
-//! A state is a fact about the log, not a lock: every transaction derives its own from the newest
-//! one it sees and writes it beside the others. Whichever is read next is right; an older one
-//! only makes somebody look twice.
+//! The partitions that they name are *open* until a pop has looked at them. A claim, in a group
+//! without order, is announced and searched for like a partition.
+//!
+//! **In the order of xids, transactions are passed while they run.** What such a transaction writes
+//! shows only after its commit, behind the place that the search has reached. So each source by xid
+//! is a [`Stream`]: the place, and the *holes*, which are the transactions that were passed while
+//! they ran. The next search reads what those that have ended in the meantime have left.
+//!
+//! **A partition is dropped only if the search will hear of it again.** If a committed lease holds
+//! it, then its deadline lies ahead among the moments, and a transaction that ends the lease
+//! earlier announces it. If another transaction has it locked, it stays open: that transaction may
+//! roll back, and would announce nothing.
+//!
+//! **A state needs no lock.** It says what has been read, which is true whichever transaction wrote
+//! it. Each search goes on from the newest state that it sees, and its transaction may write the
+//! result as a new row. Where two searches go on from the same state, one result is not used, and
+//! some rows are read twice.
 
 use std::collections::BTreeMap;
 
@@ -20,50 +34,56 @@ use serde::{Deserialize, Serialize};
 use crate::holes::Snapshot;
 use crate::names::Names;
 
-/// A place in an order by transaction id, then by `K`, and the transactions passed while they
-/// were running, each with how far its rows have been passed since.
+/// How far rows have been passed that are ordered by xid, and by `K` within a transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stream<K: Ord + Default> {
+    /// The xid of the place that was reached: rows up to (xid, key) have been passed, except those
+    /// of `holes`.
     pub xid: u64,
     pub key: K,
+    /// Transactions that were passed while they ran, each with the key up to which its rows have
+    /// been passed since.
     pub holes: BTreeMap<u64, K>,
 }
 
 impl<K: Ord + Default + Clone> Stream<K> {
-    /// From where everything that `snapshot` does not see is still to come. `xmax` as in
-    /// `pg_snapshot`.
+    /// A stream that has passed what `snapshot`, which has this `xmax`, sees of other transactions,
+    /// and nothing else.
     pub fn starting_at(snapshot: &Snapshot, xmax: u64) -> Self {
         let mut stream = Self { xid: xmax, ..Self::default() };
         stream.leave_holes(snapshot);
         stream
     }
 
-    /// Transactions passed while they ran that have ended since: where to read on in each.
+    /// The holes that had ended when `snapshot` was taken, each with the key from which its rows
+    /// are to be read on.
     pub fn finished(&self, snapshot: &Snapshot) -> Vec<(u64, K)> {
         let ended = |xid: &u64| !snapshot.holes.contains(*xid);
         self.holes.iter().filter(|(xid, _)| ended(xid)).map(|(x, k)| (*x, k.clone())).collect()
     }
 
-    /// A row was passed: in the main order, or among those of a finished transaction. Rows of the
-    /// looking transaction itself are not: more of them may come.
-    pub fn pass(&mut self, xid: u64, key: K, snapshot: &Snapshot) {
-        if snapshot.own == Some(xid) {
-            return;
+    /// Pass a row: at the place, or of a hole. Rows of the transaction that reads are not passed,
+    /// and the answer is false: it may write more, with keys below those that it has written.
+    pub fn pass(&mut self, xid: u64, key: K, snapshot: &Snapshot) -> bool {
+        if snapshot.is_own(xid) {
+            return false;
         }
         match self.holes.get_mut(&xid) {
             Some(passed) => *passed = key,
             None => (self.xid, self.key) = (xid, key),
         }
+        true
     }
 
-    /// What comes after `key` in a transaction that has ended is left for later, as if it ran yet.
+    /// Leave the rows of a transaction behind `key` for later, as if it had not ended yet: they may
+    /// not be delivered so soon, and those of other transactions behind them may.
     pub fn leave_behind(&mut self, xid: u64, key: K, snapshot: &Snapshot) {
-        if snapshot.own != Some(xid) {
+        if !snapshot.is_own(xid) {
             self.holes.entry(xid).or_insert(key);
         }
     }
 
-    /// Whether a row was passed.
+    /// Whether the row has been passed.
     pub fn has_passed(&self, xid: u64, key: &K) -> bool {
         match self.holes.get(&xid) {
             Some(passed) => key <= passed,
@@ -71,14 +91,16 @@ impl<K: Ord + Default + Clone> Stream<K> {
         }
     }
 
-    /// Nothing is left of a finished transaction.
+    /// All rows of a transaction that has ended were passed: it is no hole any more. The
+    /// transaction that reads stays one, since it may write more.
     pub fn finish(&mut self, xid: u64, snapshot: &Snapshot) {
-        if snapshot.own != Some(xid) {
+        if !snapshot.is_own(xid) {
             self.holes.remove(&xid);
         }
     }
 
-    /// After passing rows under `snapshot`: what was passed over while it ran is a hole.
+    /// Make holes of the transactions below the place that `snapshot` does not see. It is called
+    /// after the rows that `snapshot` sees have been passed, and before another one is used.
     pub fn leave_holes(&mut self, snapshot: &Snapshot) {
         for &(low, high) in snapshot.holes.ranges() {
             for xid in low..high.min(self.xid) {
@@ -91,51 +113,51 @@ impl<K: Ord + Default + Clone> Stream<K> {
     }
 }
 
-/// Bytes of a name, or of a place in a transaction, in a set of them, about.
+/// The bytes in memory of a partition's name, or of a hole, about.
 const ENTRY: usize = 100;
 
-/// The state of a group's search.
+/// How far a group has searched, as stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Discovery {
-    /// By (transaction, partition, segment).
+    /// Segments, by (xid, (partition, id)).
     pub segments: Stream<(String, u64)>,
-    /// By (transaction, cursor).
+    /// Announcements, by (xid, cursor).
     pub announced: Stream<u64>,
-    /// By (moment in microseconds, cursor).
+    /// The last moment that was passed: (microseconds, cursor).
     pub due: (i64, u64),
-    /// Partitions heard of and not looked at yet.
+    /// Partitions that the search has heard of and that no pop has looked at yet.
     pub open: Names,
-    /// Older states of the group have been removed up to this revision.
+    /// The revision up to which older states of the group have been removed.
     pub pruned: i64,
-    /// Rows passed since this state was last written.
+    /// Rows that were passed since a state was last written.
     #[serde(skip)]
     pub passed: usize,
 }
 
 impl Discovery {
-    /// The bytes that it takes in memory, about.
+    /// The bytes that this takes in memory, about.
     pub fn bytes(&self) -> usize {
         ENTRY * (self.open.len() + self.segments.holes.len() + self.announced.holes.len())
     }
 
-    /// A group that wants only what `snapshot` does not see yet.
+    /// For a group that wants only what `snapshot`, which has this `xmax`, does not see.
     pub fn starting_at(snapshot: &Snapshot, xmax: u64) -> Self {
         Self { segments: Stream::starting_at(snapshot, xmax), ..Self::default() }
     }
 
-    /// The highest transaction id in it. Holes lie below the places.
+    /// The highest xid that the state refers to. Holes lie below the place of their stream.
     pub fn reached(&self) -> u64 {
         self.segments.xid.max(self.announced.xid)
     }
 
-    /// Pass a segment, keeping its partition.
+    /// Pass a segment. Its partition is open now.
     pub fn pass_segment(&mut self, xid: u64, partition: String, segment: u64, snapshot: &Snapshot) {
         self.open.insert(partition.clone());
-        self.passed += usize::from(snapshot.own != Some(xid));
-        self.segments.pass(xid, (partition, segment), snapshot);
+        let is_passed = self.segments.pass(xid, (partition, segment), snapshot);
+        self.passed += usize::from(is_passed);
     }
 
-    /// Pass an announcement; one that a later revision superseded names nothing.
+    /// Pass an announcement. Its partition is open now; None if the cursor has a later state.
     pub fn pass_announcement(
         &mut self,
         xid: u64,
@@ -144,25 +166,25 @@ impl Discovery {
         snapshot: &Snapshot,
     ) {
         self.open.extend(partition);
-        self.passed += usize::from(snapshot.own != Some(xid));
-        self.announced.pass(xid, cursor, snapshot);
+        self.passed += usize::from(self.announced.pass(xid, cursor, snapshot));
     }
 
-    /// Pass a moment that has come.
+    /// Pass a moment that has come. Its partition is open now; None if the cursor has a later
+    /// state.
     pub fn pass_moment(&mut self, at: i64, cursor: u64, partition: Option<String>) {
         self.open.extend(partition);
         self.passed += 1;
         self.due = (at, cursor);
     }
 
-    /// After a search under `snapshot`.
+    /// End a search under `snapshot`.
     pub fn close(&mut self, snapshot: &Snapshot) {
         self.segments.leave_holes(snapshot);
         self.announced.leave_holes(snapshot);
     }
 
-    /// Up to `count` open partitions that are `wanted`, from a place that `turn` picks, so that
-    /// consumers who come at the same time do not all try the same ones.
+    /// Up to `count` open partitions that are `wanted`. `turn` picks the first of them: consumers
+    /// that come at the same time, each with another turn, then do not all try the same ones.
     pub fn pick(&self, turn: u64, count: usize, wanted: impl Fn(&str) -> bool) -> Vec<String> {
         let left: Vec<&str> = self.open.iter().filter(|name| wanted(name)).collect();
         let from = (turn % left.len().max(1) as u64) as usize;

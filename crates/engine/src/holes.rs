@@ -1,26 +1,42 @@
-//! Transactions that may still bring rows below a position.
+//! Which transactions may still bring segments up to a position: the *holes*.
 //!
-//! The push rule: a transaction gets its xid, then draws a segment id, then writes the row. So a
-//! row whose id is smaller than that of a row visible in snapshot S belongs to a transaction that
-//! had its xid before S was taken. Of those, the ones not visible in S are its running
-//! transactions and the range from its xmax to the next xid to be assigned: the *holes* of S. A
-//! wider set is never wrong, only slower to look through.
+//! Segments become visible when their transaction commits, not in the order of their ids. A reader
+//! that kept only a position would lose a segment whose transaction drew a low id and committed
+//! after the reader had passed that id. Making pushes wait for each other would avoid this, and one
+//! long transaction would then block the queue. So the reader keeps the holes beside the position,
+//! and later reads what these transactions have brought.
+//!
+//! **The push rule**: the pushing transaction first gets its xid, then draws the id of the segment,
+//! then writes the row. So a segment with a smaller id than one that is visible in a snapshot
+//! belongs to a transaction that had its xid before the snapshot was taken. Those of them that the
+//! snapshot does not see are its holes:
+//!
+//! - the transactions that it lists as running;
+//! - all from its `xmax` on that have an xid by now. `xmax` follows the highest xid that had ended.
+//!   A transaction above it may be running, and is in no list.
+//!
+//! A transaction that reads is no hole to itself. It sees its own segments, and those that it will
+//! push later get higher ids.
+//!
+//! Holes that are no longer needed cost time, and a missing one loses messages. Where a set is not
+//! known exactly, it is therefore taken wider.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::codec::{Reader, Writer};
 
-/// A set of transaction ids: sorted, disjoint, not touching, half-open ranges.
+/// A set of xids, as half-open ranges in ascending order that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holes(Vec<(u64, u64)>);
 
 impl Holes {
+    /// The empty set.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// From half-open ranges in any order.
+    /// The union of half-open ranges, which may come in any order and overlap.
     pub fn from_ranges(mut ranges: Vec<(u64, u64)>) -> Self {
         ranges.retain(|(low, high)| low < high);
         ranges.sort_unstable();
@@ -38,6 +54,7 @@ impl Holes {
         self.0.is_empty()
     }
 
+    /// The ranges, half-open and ascending.
     pub fn ranges(&self) -> &[(u64, u64)] {
         &self.0
     }
@@ -47,13 +64,13 @@ impl Holes {
         after > 0 && xid < self.0[after - 1].1
     }
 
-    /// The first that is not below `xid`.
+    /// The lowest xid in the set that is not below `xid`.
     pub fn first_from(&self, xid: u64) -> Option<u64> {
         let at = self.0.partition_point(|&(_, high)| high <= xid);
         self.0.get(at).map(|&(low, _)| low.max(xid))
     }
 
-    /// What is in `self` and not in `other`.
+    /// The xids of this set that are not in `other`.
     pub fn minus(&self, other: &Holes) -> Holes {
         let mut left = Vec::with_capacity(self.0.len());
         let mut cuts = other.0.iter().peekable();
@@ -73,13 +90,14 @@ impl Holes {
         Holes(left)
     }
 
-    /// Without `xid`.
+    /// This set without `xid`.
     pub fn without(&self, xid: u64) -> Holes {
         self.minus(&Holes(vec![(xid, xid + 1)]))
     }
 }
 
-// Alternately the gap from the last range and its length: a byte or two for each transaction.
+// For each range, its distance from the end of the range before, then its length. A transaction
+// takes two bytes or a few more.
 impl Serialize for Holes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut out = Writer::default();
@@ -113,25 +131,30 @@ fn decode_holes(bytes: &[u8]) -> Option<Holes> {
     Some(Holes::from_ranges(ranges))
 }
 
-/// What a snapshot says about transactions: which are not visible in it, and whose it is.
+/// What a snapshot says about transactions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Running transactions, and `[xmax, next xid)`, without `own`.
+    /// The transactions that had an xid and are not seen, except `own`.
     pub holes: Holes,
-    /// The first transaction that had not begun.
+    /// The next xid that was to be assigned.
     pub next: u64,
-    /// The transaction that looks, once it has an xid. It sees its own rows, all of which have
-    /// ids below those it will still draw; so it is no hole to itself.
+    /// The xid of the transaction that reads, if it has one.
     pub own: Option<u64>,
 }
 
 impl Snapshot {
-    /// `running` and `xmax` as in `pg_snapshot`; `next` must be read after the snapshot was taken.
+    /// `running` and `xmax` are those of the snapshot. `next` must have been read after the
+    /// snapshot was taken: read before, it could leave out a transaction that began in between.
     pub fn new(running: &[u64], xmax: u64, next: u64, own: Option<u64>) -> Self {
         let mut ranges: Vec<_> = running.iter().map(|&xid| (xid, xid + 1)).collect();
         ranges.push((xmax, next));
         let holes = Holes::from_ranges(ranges);
         Self { holes: own.map_or(holes.clone(), |xid| holes.without(xid)), next, own }
+    }
+
+    /// Whether this is the xid of the transaction that reads.
+    pub fn is_own(&self, xid: u64) -> bool {
+        self.own == Some(xid)
     }
 }
 

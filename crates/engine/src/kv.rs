@@ -1,43 +1,53 @@
-//! Key/value markers: what a name, an expiry and an expectation may be, and what an operation does
-//! to the marker it finds.
+//! Markers: what an operation does to the marker that it finds.
 //!
-//! Everything here is pure: the row comes in as it was read, the decision goes out. A decision
-//! holds for exactly the row it was made on; whoever carries it out writes on the condition that
-//! the row is still that one (its version, which no two writes share), and asks again if not.
+//! A marker is a value under a namespace and a key, with a version and, unless it is kept forever,
+//! an expiry. An operation may *expect* that there is no marker, or that it has a certain version.
+//! What arguments are accepted is in `args`.
 //!
-//! Source: API.md, "Key/value markers" and fine print 13.
+//! A marker whose expiry has come is no marker: no operation tells it from one that never was. So
+//! its row may stay until a sweep deletes it.
+//!
+//! A decision is made on a row that was read without a lock, and holds for that row only. The
+//! calling transaction writes under the condition that the row still has the version that was read.
+//! Each write gives a version that no other write gives. If the row has changed, the caller reads
+//! it again and asks for another decision.
 
 mod args;
 
 pub use args::{
     Expect, Invalid, MAX_KEY_BYTES, MAX_LIST_ROWS, MAX_NS_BYTES, MAX_VALUE_BYTES, Micros, Name,
-    Number, Result, Ttl, check_incr, check_key, check_max_rows, check_ns, check_value, expiry,
-    range,
+    Number, Ttl, check_incr, check_key, check_max_rows, check_ns, check_value, expiry, range,
 };
 
-/// Why a write was not applied.
+/// Why an operation was not applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum NotApplied {
+    /// There is a marker, and none was expected.
     Exists,
+    /// There is no marker, and one was expected.
     Absent,
+    /// The marker has another version than was expected.
     Version,
+    /// The sum would be below its minimum or above its maximum.
     Limit,
+    /// The value is not a number.
     Type,
 }
 
-impl Reason {
+impl NotApplied {
+    /// As users see it, in the column `reason`.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Reason::Exists => "exists",
-            Reason::Absent => "absent",
-            Reason::Version => "version",
-            Reason::Limit => "limit",
-            Reason::Type => "type",
+            NotApplied::Exists => "exists",
+            NotApplied::Absent => "absent",
+            NotApplied::Version => "version",
+            NotApplied::Limit => "limit",
+            NotApplied::Type => "type",
         }
     }
 }
 
-/// An operation that may write, without its value.
+/// An operation, without the value that it would store.
 #[derive(Clone, Debug)]
 pub enum Write<N> {
     Put { expect: Expect },
@@ -46,71 +56,74 @@ pub enum Write<N> {
     Check { expect: Expect },
 }
 
-/// A row as it was read, expired or not.
+/// The row of a marker, whose expiry may have come.
 #[derive(Clone, Debug)]
 pub struct Found<N> {
     pub version: i64,
-    /// None: never.
+    /// None if it is kept forever.
     pub expires_at: Option<Micros>,
-    /// The value, where it is a JSON number. Needed for `Incr` only.
+    /// The value, if it is a JSON number. Only `Incr` needs it.
     pub number: Option<N>,
 }
 
 impl<N> Found<N> {
-    /// At equality it is dead.
+    /// Whether there is a marker at `now`: before its expiry, not at it.
     pub fn is_live(&self, now: Micros) -> bool {
         self.expires_at.is_none_or(|end| end > now)
     }
 }
 
-/// What stands where a new value goes. The difference is how to write it, not what it means: an
-/// expired row is overwritten as if it were not there.
+/// What stands where a new value goes. It decides how the value is written: an expired row is
+/// overwritten, and what is returned is as if there had been none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Slot {
     Empty,
     Expired,
     Live,
 }
 
-/// What to do, on condition that the row is still the one decided on.
+/// What the caller does, if the row is still the one that was read.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision<N> {
-    /// Not applied; nothing to do.
-    Refuse(Reason),
-    /// Applied: there is no marker, as expected. Nothing to do.
+    /// It is not applied, and writes nothing.
+    Refuse(NotApplied),
+    /// It is applied: there is no marker, as was expected. Nothing is written.
     Agree,
-    /// Applied: the marker is as expected. Nothing to write, but it should stay so.
+    /// It is applied: the marker is as expected. Nothing is written, and the row is locked, so that
+    /// the marker stays so to the end of the transaction.
     Hold,
-    /// Store the operation's value and expiry.
-    Store(Place),
-    /// Store this number; over a live marker its expiry stays.
-    Count(Place, N),
+    /// Store the value and the expiry of the operation.
+    Store(Slot),
+    /// Store this number. A live marker keeps its expiry.
+    Count(Slot, N),
+    /// Delete the row.
     Remove,
 }
 
-/// Decide an operation on the row found, None being no row.
+/// Decide what an operation does at `now`. `found` is the row of its marker, if there is one. An
+/// error if an increment finds a number that is too large to add to.
 pub fn decide<N: Number>(
     write: &Write<N>,
     found: Option<&Found<N>>,
     now: Micros,
-) -> Result<Decision<N>> {
+) -> Result<Decision<N>, Invalid> {
     let live = found.filter(|row| row.is_live(now));
-    let place = match (found, live) {
-        (None, _) => Place::Empty,
-        (Some(_), None) => Place::Expired,
-        (Some(_), Some(_)) => Place::Live,
+    let slot = match (found, live) {
+        (None, _) => Slot::Empty,
+        (Some(_), None) => Slot::Expired,
+        (Some(_), Some(_)) => Slot::Live,
     };
     let version = live.map(|row| row.version);
     Ok(match write {
         Write::Put { expect } => match expect.failure(version) {
             Some(reason) => Decision::Refuse(reason),
-            None => Decision::Store(place),
+            None => Decision::Store(slot),
         },
         Write::Delete { expect } => match (expect.failure(version), live) {
             (Some(reason), _) => Decision::Refuse(reason),
             (None, Some(_)) => Decision::Remove,
             (None, None) if *expect == Expect::Absent => Decision::Agree,
-            (None, None) => Decision::Refuse(Reason::Absent),
+            (None, None) => Decision::Refuse(NotApplied::Absent),
         },
         Write::Check { expect } => match (expect.failure(version), live) {
             (Some(reason), _) => Decision::Refuse(reason),
@@ -118,20 +131,23 @@ pub fn decide<N: Number>(
             (None, None) => Decision::Agree,
         },
         Write::Incr { delta, min, max } => {
-            let Some(sum) = sum(delta, live)? else { return Ok(Decision::Refuse(Reason::Type)) };
+            let Some(sum) = sum(delta, live)? else {
+                return Ok(Decision::Refuse(NotApplied::Type));
+            };
             let below = min.as_ref().is_some_and(|min| sum < *min);
             let above = max.as_ref().is_some_and(|max| sum > *max);
             if below || above {
-                Decision::Refuse(Reason::Limit)
+                Decision::Refuse(NotApplied::Limit)
             } else {
-                Decision::Count(place, sum)
+                Decision::Count(slot, sum)
             }
         }
     })
 }
 
-/// A marker that is not there counts as zero; None where the value is not a number.
-fn sum<N: Number>(delta: &N, live: Option<&Found<N>>) -> Result<Option<N>> {
+/// The number after an increment, which begins at zero if there is no marker. None if the value is
+/// not a number.
+fn sum<N: Number>(delta: &N, live: Option<&Found<N>>) -> Result<Option<N>, Invalid> {
     let Some(row) = live else { return Ok(Some(delta.clone())) };
     match &row.number {
         None => Ok(None),

@@ -1,48 +1,54 @@
-//! Lease ids: UUIDs of version 8 (RFC 9562 leaves their layout to the maker) that name the cursor,
-//! claim or set they were given for.
+//! Lease ids: how a lease is named, and how its cursor is found from the name.
+//!
+//! A consumer settles with nothing but the lease id. The id says which cursor or claim it was given
+//! for, or which list of several, so no index over leases is needed. It is a UUID of version 8,
+//! whose layout RFC 9562 leaves to its maker:
 //!
 //! | bits | what |
 //! |---|---|
-//! | 12 | when: units of 2^14 ms, about 16 s, which wrap around every 18.6 hours |
-//! | 1, 49 | the kind of what is held, and its number: 178 years at 100,000 a second |
-//! | 60 | random |
+//! | 12 | when the lease was given: units of 2^14 ms, about 16 s, from 0 again every 18.6 hours |
+//! | 1 | whether the number is that of a cursor or claim, or that of a list |
+//! | 49 | the number; they last 178 years at 100,000 a second |
+//! | 60 | random, so that an id cannot be guessed |
 //!
-//! The time comes first, so that receipts of one cursor are appended to an index and not scattered
-//! over it. It has no other use: the moment a lease was given is stored beside the id. The whole id
-//! is compared with the stored one.
+//! The time comes first, so that the receipts of a cursor are appended to their index, and old ones
+//! are found in a range of it. Nothing else depends on it: the moment at which a lease was given is
+//! stored beside the id. A lease is known only if its whole id is the stored one.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Bits of the number of a cursor, a claim or a set. Their sequences end there.
+/// Bits of the number of a cursor, a claim or a list. Their sequences end at [`LAST_NUMBER`].
 pub const NUMBER_BITS: u32 = 49;
 /// The highest number that an id can carry.
 pub const LAST_NUMBER: u64 = (1 << NUMBER_BITS) - 1;
-/// Random bits of an id.
+/// How many bits of an id are random.
 pub const RANDOM_BITS: u32 = 60;
 
-/// Of the random bits, those behind the number; the others are before the variant.
+/// The random bits that stand behind the number. The other 48 stand behind the time.
 const LOW_RANDOM_BITS: u32 = 62 - 1 - NUMBER_BITS;
 
-/// Microseconds of a unit of time, and how many units there are.
+/// Microseconds in a unit of time.
 const UNIT: i64 = 1000 << 14;
+/// Units after which the time in the id begins again at 0.
 const UNITS: u64 = 1 << 12;
 
+/// The id of a lease: the bytes of its UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LeaseId(pub [u8; 16]);
 
-/// What a lease covers.
+/// What a lease was given for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handle {
-    /// One cursor.
+    /// One cursor or claim, by its id.
     Cursor(u64),
-    /// Several: the id of a stored list of cursors.
+    /// Several, by the id of the list of them that is stored.
     Set(u64),
 }
 
 impl LeaseId {
-    /// `now` in microseconds since 2000-01-01; 60 bits of `random` are used.
+    /// The id of a lease that is given at `now`. The lower 60 bits of `random` are used.
     pub fn new(now: i64, handle: Handle, random: u64) -> Self {
         let (kind, number) = match handle {
             Handle::Cursor(id) => (0u64, id),
@@ -57,9 +63,10 @@ impl LeaseId {
         Self::of_halves(high, low)
     }
 
-    /// Ranges, ends included, that hold every id given from `from` up to, but not in, the unit of
-    /// time of `until`, and few other ids except those of earlier rounds of the time. There are two
-    /// ranges where the time wraps around in between.
+    /// Ranges of ids, ends included, that hold every id given from `from` on and before the unit of
+    /// time that holds `until`. They also hold ids given 18.6 hours earlier, or a multiple of that,
+    /// and those of the whole first unit. There are two ranges if the time begins again at 0 in
+    /// between.
     pub fn given_between(from: i64, until: i64) -> Vec<(Self, Self)> {
         if until.saturating_sub(from) >= UNIT * UNITS as i64 {
             return vec![(Self([0; 16]), Self([0xff; 16]))];
@@ -78,7 +85,7 @@ impl LeaseId {
         ranges.into_iter().flatten().collect()
     }
 
-    /// What it covers; None for a UUID that was never made here.
+    /// What the lease was given for. None for a UUID that is no lease id.
     pub fn handle(self) -> Option<Handle> {
         let high = self.half(0);
         let low = self.half(8);
@@ -101,7 +108,7 @@ impl LeaseId {
     }
 }
 
-/// The unit of time of a moment, in the round it belongs to.
+/// The unit of time that holds a moment, as it stands in an id.
 fn unit_of(moment: i64) -> u64 {
     moment.div_euclid(UNIT) as u64 % UNITS
 }
@@ -160,7 +167,8 @@ mod tests {
         ) {
             let ranges = LeaseId::given_between(until - 2 * HOUR, until);
             let given = |at| LeaseId::new(at, Handle::Cursor(number), random);
-            let is_inside = back <= 2 * HOUR && until.div_euclid(UNIT) > (until - back).div_euclid(UNIT);
+            let is_in_an_earlier_unit = until.div_euclid(UNIT) > (until - back).div_euclid(UNIT);
+            let is_inside = back <= 2 * HOUR && is_in_an_earlier_unit;
             let is_outside = back > 2 * HOUR + UNIT;
             prop_assert!(!is_inside || is_among(given(until - back), &ranges));
             prop_assert!(!is_outside || !is_among(given(until - back), &ranges));

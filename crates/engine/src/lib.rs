@@ -1,10 +1,32 @@
 //! What queen_mq decides, without PostgreSQL.
 //!
-//! A log of segments is read by cursors. A cursor is a position and the snapshot in which it was
-//! reached ([`holes`]); what it handed out and what came back is part of its state ([`cursor`]).
-//! [`pop`] takes messages from a cursor, [`settle`] gives them an outcome, [`discovery`] remembers
-//! where a consumer group has looked for work. Nothing here knows SQL, time comes in as an
-//! argument (microseconds since 2000-01-01, as PostgreSQL counts), and every function is total.
+//! The extension reads rows, asks this crate what follows from them, and writes the answer. Here
+//! is no SQL and no clock: time comes in as an argument, in microseconds since 2000-01-01 00:00
+//! UTC, as PostgreSQL counts it. No function panics, whatever it is given.
+//!
+//! The words, each before the words that need it:
+//!
+//! - A **message** is what a producer pushes, into a *partition* of a *queue*. What one push writes
+//!   into one partition stands in **segments** of up to 28 messages ([`message`]). A segment is
+//!   never changed. All segments of a queue are its *log*.
+//! - A segment has an **id**, drawn from a sequence, and the **xid**, the id of the transaction
+//!   that pushed it. A partition is read in the order of ids. A **snapshot** says which
+//!   transactions a reader sees.
+//! - A **group** of consumers reads a queue. What it has read of a partition is its **cursor**
+//!   there: a *position*, which is the id of the last segment read, and more ([`cursor`]). A
+//!   **hole** is a transaction that may still bring segments up to the position ([`holes`]).
+//! - A **pop** reads messages from a cursor ([`pop`]). It gives them to a consumer under a
+//!   **lease**, until a *deadline* ([`lease`]). The consumer **settles** them under the lease
+//!   ([`settle`]). A message that failed is delivered again after a delay ([`backoff`]). When the
+//!   lease has ended, a **receipt** remembers what became of its messages ([`receipt`]).
+//! - In an **ordered** group, one lease at a time holds messages of a partition. In a group
+//!   **without order**, each message is leased by itself, under a **claim**: a cursor of this one
+//!   message.
+//! - **Discovery** is how a group finds partitions with something to deliver ([`discovery`]), and
+//!   the **tally** of a queue is how many messages it has taken in ([`tally`]).
+//! - A **marker** is a value under a name, with an expiry. It belongs to no queue ([`kv`]).
+//!
+//! Cursors, receipts, discoveries and tallies are stored as bytes ([`codec`]).
 
 pub mod backoff;
 pub mod codec;

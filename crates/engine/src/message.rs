@@ -1,4 +1,8 @@
-//! Message identity, and runs of messages.
+//! Which number names a message, and how a list of messages is kept.
+//!
+//! Messages have no rows of their own: a segment, which is one row, holds several. So the id of a
+//! message is computed from the id of its segment and its index there. Lists of messages (held by a
+//! lease, waiting, settled) name runs of neighbours, and take about a byte a run as stored.
 
 use std::fmt;
 
@@ -7,46 +11,52 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::codec::{Reader, Writer};
 
-/// The most messages one segment can hold. A message's id is below 2^53, up to where numbers of
-/// JSON are exact. With this few messages in a segment, the ids of segments last 101 years at
-/// 100,000 pushes a second; twice as many would halve that.
+/// The most messages that a segment holds.
+///
+/// The ids of messages stay below 2^53, up to which the numbers of JSON are exact. With 28 messages
+/// in a segment, 2^53 is reached after 101 years of 100,000 segments a second; with twice as many,
+/// after half that time.
 pub const SEGMENT_CAPACITY: usize = 28;
 
 const CAPACITY: u64 = SEGMENT_CAPACITY as u64;
 
-/// No segment has a higher id.
+/// The highest id that a segment can have.
 pub const LAST_SEGMENT: u64 = (1 << 53) / CAPACITY - 1;
 
-/// A message's id: its segment's id times the capacity, plus its index in it. Below 2^53.
+/// The id of a message: the id of its segment times [`SEGMENT_CAPACITY`], plus its index there.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct MessageId(u64);
 
 impl MessageId {
+    /// The message at `index` of a segment.
     pub fn new(segment: u64, index: u16) -> Self {
         Self(segment.wrapping_mul(CAPACITY).wrapping_add(u64::from(index)))
     }
 
-    /// From the number a user was given. Any integer is accepted; one that was never given out
-    /// belongs to no lease.
+    /// The message that a user names. Every integer is accepted: no lease holds a message whose id
+    /// was never given out, so settling it is refused there.
     pub fn from_sql(id: i64) -> Self {
         Self(id as u64)
     }
 
+    /// The number that users are given.
     pub fn to_sql(self) -> i64 {
         self.0 as i64
     }
 
+    /// The id of its segment.
     pub fn segment(self) -> u64 {
         self.0 / CAPACITY
     }
 
+    /// Its index in its segment.
     pub fn index(self) -> u16 {
         (self.0 % CAPACITY) as u16
     }
 
-    /// The transaction_id of a message that was pushed without one.
+    /// The `transaction_id` that is shown for a message that was pushed without one.
     pub fn derived_transaction_id(self) -> String {
         format!("msg-{}", self.0)
     }
@@ -58,36 +68,41 @@ impl fmt::Display for MessageId {
     }
 }
 
-/// Neighbouring messages of one segment that have been delivered equally often.
+/// Neighbouring messages of a segment that the group has been given equally often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
     pub segment: u64,
+    /// The index of the first one.
     pub first: u16,
+    /// How many there are.
     pub len: u16,
-    /// Deliveries to this group so far.
+    /// How often each was delivered to this group so far.
     pub deliveries: u32,
 }
 
 impl Span {
-    /// A message by itself, which nobody has been given.
+    /// One message that has not been delivered yet.
     pub fn of(message: MessageId) -> Self {
         Self { segment: message.segment(), first: message.index(), len: 1, deliveries: 0 }
     }
 
+    /// Its messages, in order.
     pub fn messages(self) -> impl Iterator<Item = MessageId> {
         (self.first..self.first + self.len).map(move |i| MessageId::new(self.segment, i))
     }
 
+    /// Whether the message is one of these.
     pub fn holds(&self, id: MessageId) -> bool {
         self.segment == id.segment() && (self.first..self.first + self.len).contains(&id.index())
     }
 }
 
-/// Messages in delivery order. Encoded in about a byte a span where segments follow each other.
+/// A list of messages, in the order in which they are delivered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans(Vec<Span>);
 
 impl Spans {
+    /// The empty list.
     pub fn new() -> Self {
         Self::default()
     }
@@ -96,24 +111,27 @@ impl Spans {
         self.0.is_empty()
     }
 
-    /// How many messages.
+    /// How many messages there are.
     pub fn count(&self) -> usize {
         self.0.iter().map(|s| usize::from(s.len)).sum()
     }
 
+    /// The runs, in order.
     pub fn iter(&self) -> impl Iterator<Item = Span> + '_ {
         self.0.iter().copied()
     }
 
+    /// The messages, in order.
     pub fn messages(&self) -> impl Iterator<Item = MessageId> + '_ {
         self.iter().flat_map(Span::messages)
     }
 
+    /// The run that the message is in.
     pub fn find(&self, id: MessageId) -> Option<Span> {
         self.0.iter().find(|s| s.holds(id)).copied()
     }
 
-    /// Append, joining with the last span where the two are neighbours.
+    /// Append a run. It joins the last one if the two are neighbours, delivered equally often.
     pub fn push(&mut self, span: Span) {
         if span.len == 0 {
             return;
@@ -129,13 +147,13 @@ impl Spans {
         self.0.push(span);
     }
 
-    /// Put `front` before what is here.
+    /// Put `front` before all others.
     pub fn prepend(&mut self, front: Spans) {
         let back = std::mem::replace(self, front);
         self.extend(back.0);
     }
 
-    /// Take up to `count` messages from the front.
+    /// Take up to `count` messages away from the front.
     pub fn take_front(&mut self, count: usize) -> Spans {
         let mut taken = Spans::new();
         let mut left = count;
@@ -150,7 +168,7 @@ impl Spans {
         taken
     }
 
-    /// Those for which `picked` holds, and the others, each in order.
+    /// The messages for which `picked` holds, and the others; each list in order.
     pub fn partition(&self, mut picked: impl FnMut(MessageId) -> bool) -> (Spans, Spans) {
         let (mut yes, mut no) = (Spans::new(), Spans::new());
         for span in self.iter() {
@@ -162,13 +180,13 @@ impl Spans {
         (yes, no)
     }
 
-    /// One more delivery for each.
+    /// These messages after one more delivery of each.
     pub fn delivered(mut self) -> Self {
         self.0.iter_mut().for_each(|s| s.deliveries += 1);
         self
     }
 
-    /// The highest number of deliveries of any of them.
+    /// How often the message with the most deliveries was delivered; 0 for the empty list.
     pub fn max_deliveries(&self) -> u32 {
         self.0.iter().map(|s| s.deliveries).max().unwrap_or(0)
     }
@@ -188,8 +206,9 @@ impl FromIterator<Span> for Spans {
     }
 }
 
-// A span is a token: the signed distance of its segment from the one before, shifted left by one;
-// the low bit is set when index, length and deliveries are those of the span before.
+// A run is stored as a number: the signed distance from the segment before, and a low bit that says
+// whether index, length and deliveries are as before. If they are not, they follow. Single messages
+// of segments that follow each other take one byte each in this way.
 impl Serialize for Spans {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut out = Writer::default();
@@ -235,7 +254,7 @@ fn decode_spans(bytes: &[u8]) -> Option<Spans> {
         if before.len == 0 || end > SEGMENT_CAPACITY {
             return None;
         }
-        // Kept apart as they were: `push` would join what was equal by chance.
+        // Not by `push`, which could join two runs: what is read equals what was written.
         spans.0.push(before);
     }
     Some(spans)

@@ -1,8 +1,9 @@
-//! A set of names that is read much more often than it is changed.
+//! A set of partition names that is read much more often than it is changed.
 //!
-//! Every pop reads the partitions a group has heard of, picks one and throws the rest away. So the
-//! set comes from storage as one run of bytes, in which names can be counted and found without an
-//! allocation each, and is taken apart only to be changed.
+//! Every pop reads the set of partitions that its group has heard of and not looked at yet, and
+//! picks a few. The set can have 100,000 names. So it stays in the bytes that were stored, where
+//! names are counted and found without a memory allocation for each. It becomes a tree only when it
+//! is changed.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -15,9 +16,11 @@ use crate::codec::{Reader, Writer};
 /// A set of names, in ascending order.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
-    /// As stored, each name behind its length; out of date once the set has been opened.
+    /// The names as stored, each behind its length. Not in use once `open` is there.
     packed: Vec<u8>,
+    /// How many names are in `packed`.
     count: usize,
+    /// The names as a tree, after the first change.
     open: Option<BTreeSet<String>>,
 }
 
@@ -30,6 +33,7 @@ impl Names {
         self.len() == 0
     }
 
+    /// The names, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         let stored = if self.open.is_none() { &self.packed[..] } else { &[] };
         packed(stored).chain(self.open.iter().flatten().map(String::as_str))
@@ -39,6 +43,7 @@ impl Names {
         self.opened().insert(name);
     }
 
+    /// Remove the names for which `keep` does not hold.
     pub fn retain(&mut self, keep: impl FnMut(&String) -> bool) {
         self.opened().retain(keep);
     }
@@ -59,7 +64,7 @@ impl Names {
     }
 }
 
-/// The names in `bytes`, as far as they read back.
+/// The names in `bytes`, up to the first one that is damaged.
 fn packed(bytes: &[u8]) -> impl Iterator<Item = &str> {
     let mut reader = Reader::new(bytes);
     std::iter::from_fn(move || {

@@ -1,105 +1,118 @@
-//! Taking messages from a cursor.
+//! Which messages a pop delivers from a cursor, and the cursor after it.
 //!
-//! Everything is read under one snapshot. First what came back (`waiting`), then late segments:
-//! at or below the position, of transactions that were holes and are visible now, in order of id;
-//! then the segments beyond the position. The new cursor is the last segment read and the holes
-//! of the snapshot. If there are more late segments than wanted, the snapshot can't be adopted
-//! yet: the cursor keeps both sets of holes and drains by id.
+//! A pop reads the log under one snapshot, in this order:
+//!
+//! 1. what **waits**: messages that came back, and the rest of a segment that was read in part;
+//! 2. **late segments**: those up to the position whose transactions are holes of the cursor and
+//!    are seen by now, in the order of ids;
+//! 3. segments **beyond the position**, in the order of ids.
+//!
+//! The new position is the last segment read, and the new holes are those of this snapshot. The
+//! snapshot has to be the one under which the segments were read. Under a later one, a transaction
+//! that committed in between would be no hole, though its segments were not read.
+//!
+//! If there are more late segments than wanted, the holes of the snapshot cannot be taken over yet.
+//! The cursor then keeps both sets and remembers how far it came ([`Drain`]), and the next pops
+//! read on. So a transaction that commits late may bring any number of segments.
+//!
+//! The caller fetches segments: it asks for [`Pop::next_read`], reads a part of the log, and gives
+//! it to [`Pop::supply`], until there is nothing to read. It then locks the cursor, makes sure that
+//! the cursor's state is still the one with which the pop began, and stores the new one. If nothing
+//! was found, it writes nothing.
 
 use crate::cursor::{Cursor, Drain, Lease};
 use crate::holes::{Holes, Snapshot};
 use crate::lease::LeaseId;
 use crate::message::{Span, Spans};
-use crate::receipt::{Ending, Receipt};
+use crate::receipt::Receipt;
 use crate::settle::DeadLetter;
 
-/// A segment found in the log.
+/// A segment that was read from the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundSegment {
+    /// Its id.
     pub segment: u64,
+    /// How many messages it holds.
     pub messages: u16,
-    /// Not for this group: passed, and counted as settled.
+    /// It is not for this group: its messages are passed, and count as settled.
     pub skip: bool,
 }
 
-/// What to read next, in order of id, under the pop's snapshot.
+/// What to read next: in the order of ids, under the snapshot of the pop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// Segments of `from` with `after < id <= upto`.
+    /// Segments of the transactions in `from` with ids above `after`, up to `upto`.
     Late { from: Holes, after: u64, upto: u64 },
-    /// Segments with `after < id`.
+    /// Segments with ids above `after`.
     Beyond { after: u64 },
 }
 
-/// A pop on one cursor in progress.
+/// A pop from one cursor that is under way.
 #[derive(Debug)]
 pub struct Pop<'a> {
+    /// The next state, as far as it is known.
     cursor: Cursor,
     snapshot: &'a Snapshot,
+    /// How many messages to deliver at most.
     wanted: usize,
+    /// Messages to deliver.
     taken: Spans,
+    /// Leases that were over, and have ended by this pop.
     ended: Vec<(LeaseId, Receipt)>,
-    exhausted_budget: Spans,
+    /// Messages that were delivered as often as the queue allows, and are not delivered again.
+    exhausted: Spans,
+    /// How many messages were passed that are not for the group.
     skipped: u64,
-    /// The log has nothing more for this cursor.
-    exhausted: bool,
+    /// There is nothing more to read.
+    is_at_end: bool,
 }
 
-/// The result of a pop that took something.
+/// What a pop has found, to be written by the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Popped {
+    /// The next state of the cursor.
     pub cursor: Cursor,
+    /// The messages to deliver, this delivery counted.
     pub taken: Spans,
-    /// Expired leases whose messages were taken.
+    /// The receipts of leases that had expired, and have ended by this pop.
     pub ended: Vec<(LeaseId, Receipt)>,
-    /// Messages that were delivered as often as the queue allows: settled, to be buried or dropped.
+    /// Messages that were delivered as often as the queue allows. They count as settled; the caller
+    /// makes dead letters of them, or drops them.
     pub exhausted: Vec<DeadLetter>,
 }
 
 impl<'a> Pop<'a> {
-    /// Begin on a cursor that is ready at the moment, wanting at most `wanted` messages, none of
-    /// which is delivered more often than `max_deliveries`.
+    /// Begin a pop of at most `wanted` messages, none of which is delivered more often than
+    /// `max_deliveries`. The cursor is ready ([`crate::cursor::Readiness::Now`]), so its leases are
+    /// all expired.
     pub fn begin(
         mut cursor: Cursor,
         snapshot: &'a Snapshot,
         wanted: usize,
         max_deliveries: Option<u32>,
     ) -> Self {
-        let mut ended = Vec::new();
-        for lease in std::mem::take(&mut cursor.leases).into_iter().rev() {
-            cursor.waiting.prepend(lease.held.clone());
-            ended.push((lease.id, Receipt::of(lease, Ending::Expired)));
-        }
+        let ended = cursor.expire(|_| true);
         cursor.retry_at = None;
-        let is_over = |span: &Span| max_deliveries.is_some_and(|max| span.deliveries >= max);
-        let (exhausted_budget, waiting) = cursor.waiting.iter().partition(is_over);
+        let is_exhausted = |span: &Span| max_deliveries.is_some_and(|max| span.deliveries >= max);
+        let (exhausted, waiting) = cursor.waiting.iter().partition(is_exhausted);
         cursor.waiting = waiting;
         let taken = cursor.waiting.take_front(wanted);
-        Self {
-            cursor,
-            snapshot,
-            wanted,
-            taken,
-            ended,
-            exhausted_budget,
-            skipped: 0,
-            exhausted: false,
-        }
+        Self { cursor, snapshot, wanted, taken, ended, exhausted, skipped: 0, is_at_end: false }
     }
 
-    /// Whether there is something to take, or to be passed for good.
+    /// Whether there is something to write: messages to deliver, exhausted ones, or skipped ones.
     pub fn found_any(&self) -> bool {
-        !self.taken.is_empty() || !self.exhausted_budget.is_empty() || self.skipped > 0
+        !self.taken.is_empty() || !self.exhausted.is_empty() || self.skipped > 0
     }
 
-    /// Messages created before this moment are not for the group.
+    /// The moment before which messages are not for the group.
     pub fn since(&self) -> Option<i64> {
         self.cursor.since
     }
 
-    /// Read no further: what comes next is not to be delivered yet.
+    /// Read no further: the next segment may not be delivered yet.
     pub fn stop(&mut self) {
-        self.exhausted = true;
+        self.is_at_end = true;
     }
 
     /// How many messages are still wanted.
@@ -107,30 +120,36 @@ impl<'a> Pop<'a> {
         self.wanted - self.taken.count()
     }
 
-    /// What to read next; None when the pop has what it wants, or all there is.
+    /// What to read next. None if the pop has all that it wants, or all there is.
     pub fn next_read(&mut self) -> Option<Read> {
-        if self.exhausted || self.missing() == 0 {
+        if self.is_at_end || self.missing() == 0 {
             return None;
         }
-        let cursor = &mut self.cursor;
         loop {
-            let until = cursor.drain.as_ref().map_or(&self.snapshot.holes, |drain| &drain.until);
-            let from = cursor.holes.minus(until);
-            if !from.is_empty() && cursor.position > 0 {
-                let after = cursor.drain.as_ref().map_or(0, |drain| drain.after);
-                return Some(Read::Late { from, after, upto: cursor.position });
+            let from = self.cursor.holes.minus(self.holes_when_drained());
+            if !from.is_empty() && self.cursor.position > 0 {
+                let after = self.cursor.drain.as_ref().map_or(0, |drain| drain.after);
+                return Some(Read::Late { from, after, upto: self.cursor.position });
             }
-            match cursor.drain.take() {
-                Some(drain) => cursor.holes = drain.until,
+            match self.cursor.drain.take() {
+                Some(drain) => self.cursor.holes = drain.until,
                 None => {
-                    cursor.holes = self.snapshot.holes.clone();
-                    return Some(Read::Beyond { after: cursor.position });
+                    self.cursor.holes = self.snapshot.holes.clone();
+                    return Some(Read::Beyond { after: self.cursor.position });
                 }
             }
         }
     }
 
-    /// The answer to `read`: segments in order of id. `complete`: there are no more.
+    /// The holes that the cursor has once its late segments have been read: those of this snapshot,
+    /// or of the snapshot under which an earlier pop began to read them.
+    fn holes_when_drained(&self) -> &Holes {
+        self.cursor.drain.as_ref().map_or(&self.snapshot.holes, |drain| &drain.until)
+    }
+
+    /// The answer to `read`: `found` are the first segments of what was asked for, in the order of
+    /// ids, or all of them if the answer is `complete`. What is beyond the wanted number is not
+    /// passed.
     pub fn supply(&mut self, read: &Read, found: &[FoundSegment], complete: bool) {
         let mut last = None;
         for segment in found {
@@ -138,19 +157,18 @@ impl<'a> Pop<'a> {
                 break;
             }
             last = Some(segment.segment);
-            self.take(*segment);
+            self.add(*segment);
         }
         let all = complete && last == found.last().map(|segment| segment.segment);
         match read {
             Read::Beyond { .. } => {
                 self.cursor.position = last.unwrap_or(self.cursor.position);
-                self.exhausted = all;
+                self.is_at_end = all;
             }
             Read::Late { after, .. } => {
-                let drain = self.cursor.drain.take();
-                let until = drain.map_or_else(|| self.snapshot.holes.clone(), |drain| drain.until);
+                let until = self.holes_when_drained().clone();
                 if all {
-                    self.cursor.holes = until;
+                    (self.cursor.holes, self.cursor.drain) = (until, None);
                 } else {
                     self.cursor.drain = Some(Drain { after: last.unwrap_or(*after), until });
                 }
@@ -158,7 +176,7 @@ impl<'a> Pop<'a> {
         }
     }
 
-    fn take(&mut self, found: FoundSegment) {
+    fn add(&mut self, found: FoundSegment) {
         if found.skip {
             self.cursor.settled += i64::from(found.messages);
             self.skipped += u64::from(found.messages);
@@ -170,8 +188,8 @@ impl<'a> Pop<'a> {
         self.cursor.waiting.push(Span { first: len, len: found.messages - len, ..whole });
     }
 
-    /// The end, if anything was found: what was taken is in the hands of `lease` until `now + duration`, or, without a
-    /// lease, settled. None if there was nothing to take: then nothing is to be written.
+    /// The result, if there is something to write. `lease` holds the messages for as many
+    /// microseconds from `now`; without a lease they are settled at once.
     pub fn finish(mut self, lease: Option<(LeaseId, i64)>, now: i64) -> Option<Popped> {
         if !self.found_any() {
             return None;
@@ -180,15 +198,10 @@ impl<'a> Pop<'a> {
         let taken = self.taken.delivered();
         match lease {
             _ if taken.is_empty() => (),
-            Some((id, duration)) => self.cursor.leases.push(Lease {
-                id,
-                given_at: now,
-                deadline: now.saturating_add(duration),
-                duration,
-                held: taken.clone(),
-                done: Spans::new(),
-                dead: Spans::new(),
-            }),
+            Some((id, duration)) => {
+                let deadline = now.saturating_add(duration);
+                self.cursor.leases.push(Lease::new(id, now, deadline, taken.clone()));
+            }
             None => {
                 self.cursor.settled += taken.count() as i64;
                 let settled = |id: &_| taken.find(*id).is_some();
@@ -199,11 +212,11 @@ impl<'a> Pop<'a> {
         Some(Popped { cursor: self.cursor, taken, ended: self.ended, exhausted })
     }
 
-    /// Settle what was delivered too often.
+    /// Settle the exhausted messages.
     fn exhaust(&mut self) -> Vec<DeadLetter> {
         let cursor = &mut self.cursor;
-        cursor.settled += self.exhausted_budget.count() as i64;
-        let dead = self.exhausted_budget.iter().flat_map(|span| {
+        cursor.settled += self.exhausted.count() as i64;
+        let dead = self.exhausted.iter().flat_map(|span| {
             span.messages().map(move |message| (message, span.deliveries)).collect::<Vec<_>>()
         });
         dead.map(|(message, deliveries)| {

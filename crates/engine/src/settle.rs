@@ -1,19 +1,48 @@
-//! Giving messages an outcome, under the fence of a lease.
+//! What becomes of messages when their consumer settles them, and who may do so.
+//!
+//! A consumer says a *status* of messages and names the lease under which it got them. The
+//! *outcome* is what becomes of each:
+//!
+//! - **completed**: it is done;
+//! - **failed**: it is charged with a failure and delivered again after a delay that grows with its
+//!   failures ([`crate::backoff`]). A message with more failures than the queue allows is
+//!   *exhausted*, and becomes a dead letter or is dropped;
+//! - **retry**: it is delivered again, without a charge and without a delay;
+//! - **dead letter**: it is kept aside and not delivered again.
+//!
+//! **When the lease ends.** On a cursor, a failure or a retry ends the lease and gives back all
+//! that it still holds there: messages must not be worked on before the one that comes back. (A
+//! claim has one message, so in a group without order only that one is given back.) The end is the
+//! same if the failure made a dead letter. Otherwise the lease ends when it holds nothing any more.
+//!
+//! **The fence.** A message is settled only while the lease holds it and is live. After that, the
+//! settlement is refused with a reason, or counts as a repetition (`fence` says when).
+//!
+//! **All or nothing.** If one of the named messages cannot be settled, none is.
+
+mod fence;
+
+pub use self::fence::Refusal;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use self::fence::Standing;
 use crate::backoff::retry_delay;
 use crate::cursor::{Cursor, Lease};
 use crate::lease::LeaseId;
-use crate::message::{MessageId, Spans};
+use crate::message::MessageId;
 use crate::receipt::{Ending, Receipt};
 
-/// What the consumer says of a message.
+/// What a consumer says of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
+    /// It is done.
     Completed,
+    /// It could not be done. The next attempt comes after a delay.
     Failed,
+    /// It is to be delivered again, without a charge.
     Retry,
+    /// It can never be done.
     DeadLetter,
 }
 
@@ -21,143 +50,94 @@ pub enum Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Completed,
+    /// It was charged with a failure and is delivered again.
     Failed,
+    /// It is delivered again.
     Retry,
+    /// It is kept as a dead letter: by its status, or because it was exhausted.
     DeadLettered,
+    /// It was exhausted, and the queue keeps no dead letters.
     Dropped,
-    /// It was settled so before, under this same lease.
+    /// It was settled so before, under the same lease. Nothing changes.
     Already,
 }
 
-/// The queue's rules for failures. Times in microseconds.
+/// What a queue does with failures. Times in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
+    /// A message with more failures than this is exhausted.
     pub retry_limit: u32,
+    /// The delay after the first failure.
     pub retry_delay: i64,
+    /// The factor by which the delay grows with each further failure.
     pub retry_backoff: f64,
+    /// The longest delay.
     pub retry_delay_max: i64,
-    /// Exhausted messages are dropped, not kept as dead letters.
+    /// Whether exhausted messages are dropped. If not, they become dead letters.
     pub drop_exhausted: bool,
 }
 
-/// Which messages are meant.
+impl Policy {
+    /// What `status` comes to for a message with so many failures, this one included.
+    fn outcome(&self, status: Status, failures: u32) -> Outcome {
+        match status {
+            Status::Completed => Outcome::Completed,
+            Status::Retry => Outcome::Retry,
+            Status::DeadLetter => Outcome::DeadLettered,
+            Status::Failed if failures <= self.retry_limit => Outcome::Failed,
+            Status::Failed if self.drop_exhausted => Outcome::Dropped,
+            Status::Failed => Outcome::DeadLettered,
+        }
+    }
+
+    /// How long the messages that came back wait, if this is the highest number of failures of
+    /// those that failed now; 0 if none did.
+    fn delay_after(&self, failures: u32) -> i64 {
+        match failures {
+            0 => 0,
+            n => retry_delay(self.retry_delay, self.retry_backoff, self.retry_delay_max, n),
+        }
+    }
+}
+
+/// What a consumer says of the messages of a lease on one cursor.
 #[derive(Clone, Debug, Default)]
 pub struct Named {
+    /// Of these messages.
     pub each: BTreeMap<MessageId, Status>,
-    /// And whatever else the lease holds that is not settled yet.
+    /// Of all others that the lease still holds.
     pub rest: Option<Status>,
 }
 
-/// A message that goes to the dead letters.
+/// A message that becomes a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
     pub message: MessageId,
+    /// How often it was reported as failed.
     pub failures: u32,
+    /// How often it was delivered to the group.
     pub deliveries: u32,
 }
 
-/// A settlement to be written.
+/// What a settlement comes to on one cursor, to be written by the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Settlement {
-    /// None: nothing changed.
+    /// The next state of the cursor. None if nothing changes.
     pub cursor: Option<Cursor>,
+    /// What became of each message that was named, or held and meant by `rest`.
     pub outcomes: Vec<(MessageId, Outcome)>,
-    /// Messages an ack of everything found settled before.
+    /// With `rest`: how many messages the lease had completed before, without those named.
     pub already: usize,
+    /// Messages that become dead letters.
     pub dead: Vec<DeadLetter>,
-    /// The lease has ended.
+    /// The receipt of the lease, if it has ended by this.
     pub receipt: Option<Receipt>,
-    /// Nothing of the lease is left on this cursor.
+    /// Whether the lease holds nothing on this cursor any more.
     pub released: bool,
 }
 
-/// Why a settlement is refused, in the order of precedence.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Refusal {
-    /// Somebody else was given a named message since. The present holder's deadline and delivery
-    /// attempt, if it is in somebody's hands.
-    Superseded { holder: Option<(i64, u32)> },
-    /// The lease's time is over: its deadline and delivery attempt.
-    Expired { deadline: i64, deliveries: u32 },
-    /// No such lease, or its trace is gone.
-    Unknown,
-    /// The message is not, or no longer, part of the lease.
-    NotInLease { message: Option<MessageId> },
-    /// The message was settled otherwise under this lease.
-    AlreadySettled { message: MessageId },
-}
-
-/// A lease as it stands: in the cursor, or as a receipt.
-struct Standing<'a> {
-    cursor: &'a Cursor,
-    held: &'a Spans,
-    done: &'a Spans,
-    dead: &'a Spans,
-    /// None: live. Otherwise how and when it ended.
-    over: Option<(Ending, i64)>,
-}
-
-impl<'a> Standing<'a> {
-    fn of(
-        cursor: &'a Cursor,
-        lease: LeaseId,
-        receipt: Option<&'a Receipt>,
-        now: i64,
-        void_before: i64,
-    ) -> Result<(Self, Option<&'a Lease>), Refusal> {
-        if let Some(found) = cursor.leases.iter().find(|l| l.id == lease) {
-            let live = found.is_live(now, void_before);
-            let over = (!live).then_some((Ending::Expired, found.deadline));
-            let Lease { held, done, dead, .. } = found;
-            return Ok((Self { cursor, held, done, dead, over }, Some(found)));
-        }
-        let Receipt { ending, deadline, done, dead, open } = receipt.ok_or(Refusal::Unknown)?;
-        Ok((Self { cursor, held: open, done, dead, over: Some((*ending, *deadline)) }, None))
-    }
-
-    /// What becomes of `message` with `status`: None means that it is to be applied.
-    fn judge(&self, message: MessageId, status: Status) -> Result<Option<Outcome>, Refusal> {
-        if self.done.find(message).is_some() {
-            return match status {
-                Status::Completed => Ok(Some(Outcome::Already)),
-                _ => Err(Refusal::AlreadySettled { message }),
-            };
-        }
-        if self.dead.find(message).is_some() {
-            return match status {
-                Status::DeadLetter | Status::Failed => Ok(Some(Outcome::Already)),
-                _ => Err(Refusal::AlreadySettled { message }),
-            };
-        }
-        let Some(span) = self.held.find(message) else {
-            return Err(Refusal::NotInLease { message: Some(message) });
-        };
-        match self.over {
-            None => Ok(None),
-            Some(over) => Err(self.lost(message, span.deliveries, over)),
-        }
-    }
-
-    /// Why an unsettled message of a lease that is over can't be settled.
-    fn lost(&self, message: MessageId, deliveries: u32, over: (Ending, i64)) -> Refusal {
-        let (ending, deadline) = over;
-        let still_here = ending != Ending::Revoked
-            && (self.cursor.waiting.find(message).is_some()
-                || self.cursor.leases.iter().any(|l| std::ptr::eq(&l.held, self.held)));
-        match ending {
-            _ if !still_here => Refusal::Superseded { holder: self.holder(message) },
-            Ending::GaveBack => Refusal::NotInLease { message: Some(message) },
-            _ => Refusal::Expired { deadline, deliveries },
-        }
-    }
-
-    fn holder(&self, message: MessageId) -> Option<(i64, u32)> {
-        let holds = |l: &Lease| l.held.find(message).map(|s| (l.deadline, s.deliveries));
-        self.cursor.leases.iter().find_map(holds)
-    }
-}
-
-/// Settle messages of `lease` on one cursor. `receipt` is the lease's trace if it has ended.
+/// Settle messages of `lease` on one cursor. `receipt` is that of the lease, if it has ended there.
+/// `void_before` is as in [`Lease::is_live`].
 pub fn settle(
     cursor: &Cursor,
     lease: LeaseId,
@@ -167,12 +147,12 @@ pub fn settle(
     now: i64,
     void_before: i64,
 ) -> Result<Settlement, Refusal> {
-    let (standing, live) = Standing::of(cursor, lease, receipt, now, void_before)?;
+    let (standing, found) = Standing::of(cursor, lease, receipt, now, void_before)?;
     let mut wanted = named.each.clone();
     let mut already = 0;
     if let Some(status) = named.rest {
         already = standing.done.messages().filter(|id| !named.each.contains_key(id)).count();
-        // What the lease has given back is nobody's to settle any more, and no error.
+        // All others that the lease still holds: none, after it has given back what was left.
         if !matches!(standing.over, Some((Ending::GaveBack, _))) {
             for id in standing.held.messages() {
                 wanted.entry(id).or_insert(status);
@@ -192,9 +172,9 @@ pub fn settle(
     if let Some(first) = refusals.into_iter().min() {
         return Err(first);
     }
-    match live {
-        Some(found) if !applied.is_empty() => {
-            let mut settlement = apply(cursor, found, &applied, policy, now);
+    match found {
+        Some(lease) if !applied.is_empty() => {
+            let mut settlement = apply(cursor, lease, &applied, policy, now);
             settlement.outcomes.extend(outcomes);
             settlement.already = already;
             Ok(settlement)
@@ -205,12 +185,12 @@ pub fn settle(
             already,
             dead: Vec::new(),
             receipt: None,
-            released: live.is_none(),
+            released: found.is_none(),
         }),
     }
 }
 
-/// Everything is allowed: carry it out.
+/// Carry out what was named, all of which is allowed. `lease` is live on the cursor.
 fn apply(
     cursor: &Cursor,
     lease: &Lease,
@@ -218,69 +198,30 @@ fn apply(
     policy: &Policy,
     now: i64,
 ) -> Settlement {
-    let mut cursor = cursor.clone();
-    cursor.leases.retain(|l| l.id != lease.id);
-    let mut lease = lease.clone();
-    let mut outcomes = Vec::with_capacity(named.len());
-    let mut dead = Vec::new();
-    let mut worst = 0;
-    for (&message, &status) in named {
-        if status == Status::Failed {
-            *cursor.failures.entry(message).or_default() += 1;
-        }
-        let failures = cursor.failures.get(&message).copied().unwrap_or(0);
-        let exhausted = status == Status::Failed && failures > policy.retry_limit;
-        let outcome = match status {
-            Status::Completed => Outcome::Completed,
-            Status::Retry => Outcome::Retry,
-            Status::Failed if exhausted && policy.drop_exhausted => Outcome::Dropped,
-            Status::Failed if !exhausted => Outcome::Failed,
-            Status::Failed | Status::DeadLetter => Outcome::DeadLettered,
-        };
-        if outcome == Outcome::Failed {
-            worst = worst.max(failures);
-        }
-        if outcome == Outcome::DeadLettered {
-            let deliveries = lease.held.find(message).map_or(0, |s| s.deliveries);
-            dead.push(DeadLetter { message, failures, deliveries });
-        }
-        outcomes.push((message, outcome));
-    }
-
-    let with = |wanted: &[Outcome]| -> BTreeSet<MessageId> {
-        outcomes.iter().filter(|(_, o)| wanted.contains(o)).map(|(id, _)| *id).collect()
-    };
-    let completed = with(&[Outcome::Completed]);
-    let buried = with(&[Outcome::DeadLettered, Outcome::Dropped]);
-    let (done, open) = lease.held.partition(|id| completed.contains(&id));
-    let (gone, open) = open.partition(|id| buried.contains(&id));
-    cursor.settled += (done.count() + gone.count()) as i64;
-    cursor.failures.retain(|id, _| !completed.contains(id) && !buried.contains(id));
-    lease.done.extend(done.iter());
-    lease.dead.extend(gone.iter());
-    lease.held = open;
-
+    let (mut cursor, mut lease) = (cursor.clone(), lease.clone());
+    cursor.leases.retain(|other| other.id != lease.id);
+    let (outcomes, most_failures) = decide_outcomes(&mut cursor, named, policy);
+    let dead = dead_letters(&cursor, &lease, &outcomes);
+    take_off_settled(&mut cursor, &mut lease, &outcomes);
+    // By what was said, also where the message turned out to be exhausted.
     let gives_back = named.values().any(|s| matches!(s, Status::Failed | Status::Retry));
     let ending = match (gives_back, lease.held.is_empty()) {
         (true, _) => Some(Ending::GaveBack),
         (false, true) => Some(Ending::Settled),
         (false, false) => None,
     };
-    let mut receipt = None;
-    match ending {
-        None => cursor.leases.push(lease),
+    let receipt = match ending {
+        None => {
+            cursor.leases.push(lease);
+            None
+        }
         Some(ending) => {
             cursor.waiting.prepend(lease.held.clone());
-            let delay = match worst {
-                0 => 0,
-                n => {
-                    retry_delay(policy.retry_delay, policy.retry_backoff, policy.retry_delay_max, n)
-                }
-            };
+            let delay = policy.delay_after(most_failures);
             cursor.retry_at = (delay > 0).then(|| now.saturating_add(delay));
-            receipt = Some(Receipt::of(lease, ending));
+            Some(Receipt::of(lease, ending))
         }
-    }
+    };
     Settlement {
         cursor: Some(cursor),
         outcomes,
@@ -291,7 +232,63 @@ fn apply(
     }
 }
 
-/// Hold on to what is left of `lease` until at least `now + duration` (its own by default).
+/// Charge the failures and decide the outcomes. Returns the outcomes, and the highest number of
+/// failures of the messages that failed now and are delivered again.
+fn decide_outcomes(
+    cursor: &mut Cursor,
+    named: &BTreeMap<MessageId, Status>,
+    policy: &Policy,
+) -> (Vec<(MessageId, Outcome)>, u32) {
+    let mut outcomes = Vec::with_capacity(named.len());
+    let mut most_failures = 0;
+    for (&message, &status) in named {
+        if status == Status::Failed {
+            *cursor.failures.entry(message).or_default() += 1;
+        }
+        let failures = cursor.failures_of(message);
+        let outcome = policy.outcome(status, failures);
+        if outcome == Outcome::Failed {
+            most_failures = most_failures.max(failures);
+        }
+        outcomes.push((message, outcome));
+    }
+    (outcomes, most_failures)
+}
+
+/// The dead letters among the outcomes.
+fn dead_letters(
+    cursor: &Cursor,
+    lease: &Lease,
+    outcomes: &[(MessageId, Outcome)],
+) -> Vec<DeadLetter> {
+    let dead = outcomes.iter().filter(|(_, outcome)| *outcome == Outcome::DeadLettered);
+    dead.map(|&(message, _)| {
+        let deliveries = lease.held.find(message).map_or(0, |span| span.deliveries);
+        DeadLetter { message, failures: cursor.failures_of(message), deliveries }
+    })
+    .collect()
+}
+
+/// Take the messages that are settled now from those that are held, and forget their failures.
+fn take_off_settled(cursor: &mut Cursor, lease: &mut Lease, outcomes: &[(MessageId, Outcome)]) {
+    let with = |wanted: &[Outcome]| -> BTreeSet<MessageId> {
+        outcomes.iter().filter(|(_, o)| wanted.contains(o)).map(|(id, _)| *id).collect()
+    };
+    let completed = with(&[Outcome::Completed]);
+    let buried = with(&[Outcome::DeadLettered, Outcome::Dropped]);
+    let (done, open) = lease.held.partition(|id| completed.contains(&id));
+    let (dead, open) = open.partition(|id| buried.contains(&id));
+    cursor.settled += (done.count() + dead.count()) as i64;
+    cursor.failures.retain(|id, _| !completed.contains(id) && !buried.contains(id));
+    lease.done.extend(done.iter());
+    lease.dead.extend(dead.iter());
+    lease.held = open;
+}
+
+/// Extend `lease` on one cursor until `duration` from `now`, or as long as it was given for.
+/// Returns the next state of the cursor and the deadline, which never becomes earlier. What has
+/// expired is not revived, even if no other consumer has got it yet. The arguments are those of
+/// [`settle`].
 pub fn extend(
     cursor: &Cursor,
     lease: LeaseId,
@@ -300,11 +297,11 @@ pub fn extend(
     now: i64,
     void_before: i64,
 ) -> Result<(Cursor, i64), Refusal> {
-    let (standing, live) = Standing::of(cursor, lease, receipt, now, void_before)?;
-    match (live, standing.over) {
-        (Some(found), None) => {
-            let until = now.saturating_add(duration.unwrap_or(found.duration));
-            let deadline = found.deadline.max(until);
+    let (standing, found) = Standing::of(cursor, lease, receipt, now, void_before)?;
+    match (found, standing.over) {
+        (Some(live), None) => {
+            let until = now.saturating_add(duration.unwrap_or(live.duration));
+            let deadline = live.deadline.max(until);
             let mut cursor = cursor.clone();
             cursor.leases.iter_mut().filter(|l| l.id == lease).for_each(|l| l.deadline = deadline);
             Ok((cursor, deadline))

@@ -1,61 +1,69 @@
-//! How many messages a queue has taken in, counted once each.
+//! How many messages a queue has taken in, each counted once.
 //!
-//! What is pending for a group is what has arrived, less what was not for it, less what it has
-//! settled. What has arrived is counted along the order of transactions, as a search passes it
-//! ([`crate::discovery`]), but by one transaction at a time, each from the state before: a count,
-//! unlike a search, must not be derived twice from the same place.
+//! The messages that are pending for a group are those that have arrived, less those that were not
+//! for it, less those that it has settled. To know this without looking through the log, the queue
+//! keeps a count of what has arrived. A transaction counts on from the newest stored count, along
+//! the order of xids, by the rules of a search for work ([`crate::discovery`]).
+//!
+//! One rule is stricter. Two searches may go on from the same stored state: the result that is not
+//! used has cost work, and nothing else. A count also says what was removed from the log, which is
+//! found nowhere else. So a transaction writes a count only while it holds a lock of the queue, and
+//! only if the count it began with is still the newest.
 
 use serde::{Deserialize, Serialize};
 
 use crate::discovery::Stream;
 use crate::holes::Snapshot;
 
-/// The count of one queue.
+/// The count of one queue, as stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// By (transaction, partition, segment).
+    /// What has been counted: rows by (xid, partition, segment).
     pub stream: Stream<(String, u64)>,
-    /// Messages that have arrived, ever, and what they take as stored.
+    /// Messages that were counted, and the bytes that they took as stored.
     pub messages: u64,
     pub bytes: u64,
-    /// Of these, what has been removed from the log.
+    /// The part of them that has been removed from the log since.
     pub removed_messages: u64,
     pub removed_bytes: u64,
-    /// Where the last round of removing what is old came to.
+    /// Up to which row the last step of retention came: (xid, (partition, segment)).
     pub swept: (u64, (String, u64)),
-    /// Nothing is left of the log below this transaction.
+    /// No transaction below this xid has, or will have, segments in the log.
     pub floor: u64,
 }
 
-/// A segment of the log.
+/// A segment that has arrived in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrived {
     pub xid: u64,
+    /// Its partition and its id.
     pub key: (String, u64),
     pub messages: u64,
     pub bytes: u64,
 }
 
 impl Tally {
-    /// Count a segment. Those of the counting transaction itself are counted by a later one.
+    /// Count a segment, unless the counting transaction pushed it itself: [`Stream::pass`] says
+    /// why. A later transaction counts that one.
     pub fn count(&mut self, segment: Arrived, snapshot: &Snapshot) {
-        if snapshot.own != Some(segment.xid) {
+        if self.stream.pass(segment.xid, segment.key, snapshot) {
             self.messages += segment.messages;
             self.bytes += segment.bytes;
         }
-        self.stream.pass(segment.xid, segment.key, snapshot);
     }
 
+    /// Note that counted messages were removed from the log.
     pub fn remove(&mut self, messages: u64, bytes: u64) {
         self.removed_messages += messages;
         self.removed_bytes += bytes;
     }
 
-    /// The highest transaction id in it.
+    /// The highest xid that the count refers to.
     pub fn reached(&self) -> u64 {
         self.stream.xid.max(self.swept.0).max(self.floor)
     }
 
+    /// Counted messages that are still in the log.
     pub fn retained(&self) -> u64 {
         self.messages.saturating_sub(self.removed_messages)
     }

@@ -1,9 +1,9 @@
 //! Consumer groups: registered and removed, moved to another place in the log, read in another
 //! order.
 //!
-//! Called by the functions of [`crate::api`] for groups, by pops, which register a group at its
-//! first, and by `queen_configure` and `queen_purge`. A call that moves or removes a group holds
-//! it, as [`crate::broker::hold`] says. Registration holds no more than the name that it registers.
+//! Called by the SQL functions about groups, by pops, which register a group at its first, and by
+//! `queen_configure` and `queen_purge`. A call that moves or removes a group holds it, as
+//! [`crate::broker::hold`] says. Registration holds no more than the name that it registers.
 
 pub mod beginning;
 pub mod register;

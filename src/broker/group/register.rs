@@ -12,15 +12,16 @@ use queen_engine::discovery::{Discovery, Stream};
 
 use crate::broker::group::beginning::{Beginning, LogEnd, Mode};
 use crate::broker::group::revoke::{locate, revoke_leases};
-use crate::broker::hold::attempt::hold_in_attempts;
+use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::{delete_discovery, hold_cursors, hold_group_rows, share_queue_and_group};
 use crate::broker::lookup::{self, ForPop};
+use crate::broker::restore;
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, Moment};
 use crate::pg::spi::ActiveSnapshot;
 use crate::settings;
 use crate::store::group::{self, Group, NewGroup, Patience, QUEUE_MODE};
-use crate::store::identity::{self, Identity};
+use crate::store::identity::Identity;
 use crate::store::queue::Queue;
 use crate::store::segment::news;
 use crate::store::{discovery, seen_snapshot, tally};
@@ -39,7 +40,7 @@ pub fn subscribe(queue: &str, group: &str, mode: Mode, ordering: Option<&str>) -
     }
     let identity = match &found {
         Some(queue) => queue.identity,
-        None => identity::current()?,
+        None => restore::current()?,
     };
     let new = Registration::prepare(group, found.as_ref(), mode, identity)?;
     Ok(new.ordered(ordering).write(queue, group, Patience::Wait)?.is_some())

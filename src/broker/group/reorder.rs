@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::broker::group::revoke::{locate, renumber, retire, write_state};
 use crate::broker::group::unordered_partition::UnorderedPartition;
-use crate::broker::hold::attempt::hold_in_attempts;
+use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::{delete_discovery, hold_cursors, hold_queue_and_groups};
 use crate::broker::housekeeping::fold_claims;
 use crate::error::{Code, Error, Result};
@@ -62,7 +62,7 @@ fn reorder_one(queue: &Queue, group: &Group, locked: Vec<LockedCursor>) -> Resul
                 true => {
                     let state = |claim: Located| Some((claim.message?, claim.cursor));
                     let claims = claims.into_iter().filter_map(state);
-                    let base = fold_claims::all_passed(queue, group, &partition, base, under)?;
+                    let base = fold_claims::past_all_claims(queue, group, &partition, base, under)?;
                     (base.with_claims(claims), Vec::new())
                 }
                 false => base.into_claims(),

@@ -1,13 +1,13 @@
 //! `queen_seek`: moving a consumer group along the log by hand, in all partitions or in one.
 //!
 //! The holder of a lease there loses it ([`revoke`](crate::broker::group::revoke)). Every call
-//! shares [`locks::first_reads`](crate::store::locks::first_reads) of the queue first, then takes
-//! the locks of the table in attempts:
+//! shares [`locks::first_reads`](crate::store::locks::first_reads) of the queue first. It waits for
+//! that, and for the share of a group, as long as it takes; the other locks it takes in attempts:
 //!
-//! | | the whole group | one partition |
+//! | | ordered | without order |
 //! |---|---|---|
-//! | ordered | the group alone, all its cursors | a share of the group, the partition's cursor |
-//! | without order | the group alone, its cursors and claims | the same, in the partition |
+//! | the whole group | the group alone, its cursors | the group alone, its cursors and claims |
+//! | one partition | a share of the group, one cursor | the group alone, one cursor, its claims |
 //!
 //! An ordered group keeps its cursors, which get new states. In a group without order consumers
 //! lock no cursor, so that a new state would not be noticed. There the whole group gets a new id,
@@ -21,7 +21,7 @@ use crate::broker::group::beginning::{Beginning, LogEnd, Mode};
 use crate::broker::group::no_such_group;
 use crate::broker::group::revoke::{leave_receipts, locate, renumber, retire, write_state};
 use crate::broker::group::unordered_partition::UnorderedPartition;
-use crate::broker::hold::attempt::hold_in_attempts;
+use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::{delete_discovery, hold_cursors, hold_group, share_queue_and_group};
 use crate::broker::lookup;
 use crate::error::{Error, Result};

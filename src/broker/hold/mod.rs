@@ -5,9 +5,9 @@
 //! function takes its locks in the order that [`locks`] states. Those with an [`Attempt`] wait as
 //! that says, so no consumer waits for them for long.
 
-pub mod attempt;
+pub mod attempts;
 
-use crate::broker::hold::attempt::Attempt;
+use crate::broker::hold::attempts::Attempt;
 use crate::broker::lookup;
 use crate::error::Result;
 use crate::pg::spi::ActiveSnapshot;

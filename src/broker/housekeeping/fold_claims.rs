@@ -1,9 +1,13 @@
-//! Folding the claims of groups without order into the cursors of their partitions, so that there are
-//! never many: the cursor moves on over what has been claimed, and what has been settled behind it is
-//! counted there and forgotten.
+//! The task `claims`: fold the claims of groups without order into the cursors of their partitions,
+//! so that a partition never has many claims. The cursor moves on over the messages that have been
+//! claimed. A claim behind the cursor whose message is settled is counted in the cursor's state,
+//! and removed.
 //!
-//! Consumers wait for nothing here. They tell what was claimed by the claims alone, and go by the
-//! cursor only for what is behind it.
+//! Three callers fold: the sweep; now and then a pop, in its own transaction ([`fold_in_pop`]); and
+//! a change of the group's ordering, which needs the cursor beyond all claims
+//! ([`past_all_claims`]). Folding holds the lock of the partition's cursor, and only tries it. A
+//! consumer does not take that lock in order to claim: it learns from the claims which messages are
+//! claimed, and goes by the cursor only for messages behind it. So no consumer waits for a fold.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -25,14 +29,15 @@ use crate::store::seen_snapshot::{self, SeenSnapshot};
 use crate::store::segment::{Log, LogPage, Stored};
 use crate::store::sweep::SweepStep;
 
-/// Claims, or messages, looked at at a time.
+/// Claims, or messages, that are read at a time.
 const CHUNK: usize = 1000;
-/// A step ends after this long.
+/// A step ends after this long, in microseconds.
 const LONGEST_STEP: i64 = SECOND / 20;
-/// Runs of messages that a cursor may leave behind: the work of transactions that have not ended.
+/// Runs of messages that the cursor may leave behind because transactions have claimed them, and
+/// have not ended. With more the cursor stays where it is: its state would grow too large.
 const LEFT_BEHIND: usize = 4096;
 
-/// Groups of which a session remembers where its last step ended.
+/// Number of groups for which a session remembers where its last step ended.
 const REMEMBERED: usize = 1024;
 
 thread_local! {
@@ -40,7 +45,7 @@ thread_local! {
     static ENDED_AT: SessionCache<i64, String> = SessionCache::of(REMEMBERED);
 }
 
-/// One bounded step on one queue; counts claims.
+/// One step on one queue; counts claims.
 pub fn step(queue: &Queue) -> Result<SweepStep> {
     let until = clock::now() + LONGEST_STEP;
     ActiveSnapshot::new_snapshot(|under| {
@@ -66,8 +71,9 @@ pub fn step(queue: &Queue) -> Result<SweepStep> {
     })
 }
 
-/// Fold what there is in one partition, until that moment; returns how many claims. Does nothing if
-/// somebody else is at it. Locks nothing where there is nothing to do.
+/// Fold the claims of one partition, up to the moment `until`; returns how many it has removed.
+/// Looks first, and locks the cursor only if there is something to do. Does nothing if another
+/// transaction holds the cursor, or has moved it on since the snapshot.
 fn fold(
     queue: &Queue,
     group: &Group,
@@ -88,7 +94,7 @@ fn fold(
             LockAttempt::Locked => located,
             LockAttempt::HeldByAnother | LockAttempt::MovedOn => return Ok(0),
         },
-        // One transaction may sweep many queues.
+        // A new cursor takes shares of two locks, and one transaction may sweep many queues.
         None if !locks::has_spare() => return Ok(0),
         None => match cursor::try_create(queue.id, group.id, partition)? {
             Some(new) => new,
@@ -98,10 +104,13 @@ fn fold(
     Ok(write(&base, after, &over, under))
 }
 
-/// The same, by a transaction that writes anyway: others, who fold at the same time, are not to work
-/// in vain. In REPEATABLE READ the cursor is moved on, and no claim removed: somebody else may have been
-/// at it since the snapshot, which would be an error.
-pub fn fold_locked(
+/// Fold the claims of one partition in the transaction of a pop, up to the moment `until`. Locks
+/// the cursor before it looks, so that of many pops only one does the work. Does nothing if another
+/// transaction holds the cursor, has moved it on since the snapshot, or moves or empties the group.
+///
+/// In REPEATABLE READ it moves the cursor on, and removes no claim: a sweep may have removed one
+/// since the snapshot, which would be an error.
+pub fn fold_in_pop(
     queue: &Queue,
     group: &Group,
     partition: &str,
@@ -131,8 +140,9 @@ pub fn fold_locked(
     Ok(())
 }
 
-/// Remove the claims that are over, and count them in the state that follows that of `base`, which is
-/// locked.
+/// Remove the claims `over`, and write the state `after`, with these claims counted, as the one
+/// that follows that of `base`. The caller holds the lock of `base`. A claim that another
+/// transaction has locked stays, and is not counted. Returns how many claims are removed.
 fn write(base: &Located, mut after: Cursor, over: &[Located], under: &ActiveSnapshot) -> u64 {
     let mut removed = 0;
     for some in over.chunks(CHUNK) {
@@ -152,9 +162,10 @@ fn write(base: &Located, mut after: Cursor, over: &[Located], under: &ActiveSnap
     removed
 }
 
-/// The cursor of a partition, moved on over everything that was claimed: what was not, below, is
-/// left behind.
-pub fn all_passed(
+/// The cursor of a partition, moved on over all claims, whatever it leaves behind: the messages
+/// below that have no claim, for one. Writes nothing. The caller has locked the cursor and the
+/// claims.
+pub fn past_all_claims(
     queue: &Queue,
     group: &Group,
     partition: &str,
@@ -164,14 +175,16 @@ pub fn all_passed(
     Folding::new(queue, group, partition, Moment::MAX, under).move_on(cursor, usize::MAX)
 }
 
+/// The folding of one partition.
 struct Folding<'a> {
     group: i64,
     partition: &'a str,
     log: Log<'a>,
     taken: SeenSnapshot,
     until: Moment,
+    /// Leases given before this moment have expired.
     void_before: Moment,
-    /// The lowest message that the cursor was moved over here.
+    /// The lowest message over which the cursor was moved here.
     lowest_passed: Cell<MessageId>,
     under: &'a ActiveSnapshot,
 }
@@ -204,8 +217,8 @@ impl<'a> Folding<'a> {
         clock::now() <= self.until
     }
 
-    /// The cursor, moved on over what has been claimed, up to the last that has, leaving at most so
-    /// many runs of messages behind.
+    /// The cursor, moved on up to the last message that is claimed, or as far as it leaves at most
+    /// `left_behind` runs of messages behind.
     fn move_on(&self, mut cursor: Cursor, left_behind: usize) -> Result<Cursor> {
         let from = cursor.counted_below;
         let last = claim::last(self.group, self.partition, from, self.under);
@@ -221,7 +234,8 @@ impl<'a> Folding<'a> {
             let settled = cursor.settled;
             let Some(popped) = pop.finish(None, cursor.last_pop_at) else { break };
             let passed = popped.taken;
-            // Claims count what has become of them themselves; what was skipped has none.
+            // What a claim has settled is in its own state. A message that was skipped, because it
+            // is not for the group, has no claim, so the cursor counts it.
             let skipped = popped.cursor.settled - settled - passed.count() as i64;
             let mut still_left = left.clone();
             still_left.extend(self.left_behind(&passed)?.iter());
@@ -240,8 +254,8 @@ impl<'a> Folding<'a> {
         Ok(cursor)
     }
 
-    /// Those of the messages that nobody has claimed for good, or whose claim is to be looked at once
-    /// more; and that are still there.
+    /// Those of the messages that are still in the log, and that the cursor may not pass: there is
+    /// no visible claim, or [`Self::can_pass`] says no.
     fn left_behind(&self, messages: &Spans) -> Result<Spans> {
         let mut passed = HashSet::new();
         for row in claim::visible(self.group, self.partition, messages, self.under) {
@@ -257,8 +271,10 @@ impl<'a> Folding<'a> {
         Ok(left.iter().filter(is_there).map(|span| Span { deliveries: 0, ..span }).collect())
     }
 
-    /// Whether what becomes of the claim is found by itself. That may not be so where its lease was
-    /// over before it was there for all to see.
+    /// Whether the cursor may pass a claimed message, because a search will find the claim when its
+    /// message comes back. A search passes the deadline of a lease once. Where the lease expired
+    /// before its claim was committed, a search may have passed the deadline without the claim, so
+    /// the message stays with the cursor. A claim of this transaction is not committed either.
     fn can_pass(&self, row: claim::ClaimRow) -> Result<bool> {
         if row.is_own {
             return Ok(false);
@@ -272,7 +288,7 @@ impl<'a> Folding<'a> {
         Ok(!is_ready || located.cursor.open() == 0)
     }
 
-    /// Read on, up to this segment.
+    /// Supply `pop` with what it reads of the log, up to the segment `last`.
     fn read_up_to(&self, last: u64, log: &Log<'_>, pop: &mut Pop<'_>) {
         while let Some(read) = pop.next_read() {
             let limit = pop.missing();
@@ -290,8 +306,8 @@ impl<'a> Folding<'a> {
         }
     }
 
-    /// Claims of messages that are settled and that the cursor has passed; the cursor is told where
-    /// those begin that are left.
+    /// The claims of settled messages behind the cursor. Sets the cursor's `counted_below` to the
+    /// first message whose claim is left, or where the search has ended.
     fn settled_behind(&self, cursor: &mut Cursor) -> Result<Vec<Located>> {
         let mut from = cursor.counted_below.min(self.lowest_passed.get());
         let mut over = Vec::new();
@@ -310,7 +326,8 @@ impl<'a> Folding<'a> {
         }
     }
 
-    /// The first of these that is left.
+    /// Sort out which of these claims are settled and behind the cursor: those are added to `over`.
+    /// Returns the message of the first of the others.
     fn add_settled(
         &self,
         rows: Vec<claim::ClaimRow>,

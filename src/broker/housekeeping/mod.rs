@@ -1,162 +1,175 @@
-//! Tidying up, in steps. Everything is right without it; it keeps tables small, moves timers on
-//! where nobody pops, and deletes messages by their age.
+//! What a sweep is made of: its tasks, their order, and the steps in which they are done.
+//!
+//! `queen_sweep` does all of them in its caller's transaction, and the worker of a database does
+//! them in transactions of its own. No answer of another function depends on a sweep. A sweep keeps
+//! tables small, moves due timers into the log of a queue that no consumer pops from, puts back
+//! what expired leases hold, and deletes messages by their age.
+//!
+//! A step ends soon, and says whether there is more to do at once. It waits for no lock: what
+//! another transaction has locked is left for a later step. So any number of sweeps may run side by
+//! side.
 
+mod expired_leases;
 pub mod fold_claims;
 mod retention;
 
+use crate::broker::lookup;
 use crate::broker::push::delayed;
 use crate::error::Result;
-use crate::pg::clock::{self, Moment, SECOND};
+use crate::pg::clock::{self, Moment};
 use crate::pg::datum::random;
 use crate::pg::spi::ActiveSnapshot;
-use crate::store::cursor::{self, LockAttempt, Notice};
-use crate::store::group::{self, Group};
-use crate::store::queue::{self, Queue};
-use crate::store::sweep::{self, PASSES, SweepStep};
-use crate::store::unit::Unit;
-use crate::store::{claim, discovery, locks, receipt, seen_snapshot, timer};
+use crate::store::queue::Queue;
+use crate::store::sweep::{self, PAGED_TABLES, PagedTable, SweepStep};
+use crate::store::{locks, timer};
 
-/// Timers, or leases, dealt with in one step.
-const STEP: usize = 500;
-/// A step that has found nothing to do goes on for this long.
-const LONGEST_STEP: i64 = SECOND / 20;
+/// Timers that one step moves into the log.
+const TIMERS: usize = 500;
 
-/// What a sweep is made of, in the order of urgency.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A task of a sweep.
+#[derive(Clone, Copy)]
 pub enum Task {
+    EachQueue(QueueTask),
+    Table(TableTask),
+}
+
+/// A task that is done queue by queue.
+#[derive(Clone, Copy)]
+pub enum QueueTask {
     Timers,
     Leases,
-    Markers,
     Claims,
     Messages,
-    /// A table that is passed page by page.
-    Pass(usize),
-    Orphans,
+}
+
+/// A task that deletes rows of one table, whatever queue they are of.
+#[derive(Clone, Copy)]
+pub enum TableTask {
+    Markers,
+    Paged(&'static PagedTable),
+    RemovedQueues,
+}
+
+/// What the worker does of a task in one transaction.
+#[derive(Clone, Copy)]
+pub enum TaskPart<'a> {
+    Queue(QueueTask, &'a Queue),
+    Table(TableTask),
 }
 
 impl Task {
+    /// Every task, the most urgent one first.
     pub fn all() -> Vec<Task> {
-        let passes = (0..PASSES.len()).map(Task::Pass);
-        [Task::Timers, Task::Leases, Task::Markers, Task::Claims, Task::Messages]
-            .into_iter()
-            .chain(passes)
-            .chain([Task::Orphans])
-            .collect()
+        let first = [
+            Task::EachQueue(QueueTask::Timers),
+            Task::EachQueue(QueueTask::Leases),
+            Task::Table(TableTask::Markers),
+            Task::EachQueue(QueueTask::Claims),
+            Task::EachQueue(QueueTask::Messages),
+        ];
+        let paged = PAGED_TABLES.iter().map(|table| Task::Table(TableTask::Paged(table)));
+        first.into_iter().chain(paged).chain([Task::Table(TableTask::RemovedQueues)]).collect()
     }
 
+    /// The name under which `queen_sweep` reports the task.
     pub fn name(self) -> &'static str {
         match self {
-            Task::Timers => "timers",
-            Task::Leases => "leases",
-            Task::Markers => "markers",
-            Task::Claims => "claims",
-            Task::Messages => "messages",
-            Task::Pass(place) => PASSES[place].task,
-            Task::Orphans => "removed_queues",
+            Task::EachQueue(QueueTask::Timers) => "timers",
+            Task::EachQueue(QueueTask::Leases) => "leases",
+            Task::EachQueue(QueueTask::Claims) => "claims",
+            Task::EachQueue(QueueTask::Messages) => "messages",
+            Task::Table(TableTask::Markers) => "markers",
+            Task::Table(TableTask::Paged(table)) => table.task,
+            Task::Table(TableTask::RemovedQueues) => "removed_queues",
         }
     }
 
-    /// Whether it is done queue by queue.
-    pub fn is_of_queue(self) -> bool {
-        matches!(self, Task::Timers | Task::Leases | Task::Claims | Task::Messages)
-    }
-
-    /// One bounded step, over all queues.
+    /// One step of the task, over all queues, in the caller's transaction.
     pub fn step(self) -> Result<SweepStep> {
-        let now = clock::now();
-        match self {
-            Task::Markers => Ok(sweep::markers(now)),
-            Task::Pass(place) => Ok(PASSES[place].step(now)),
-            Task::Orphans => {
-                sweep::owner();
-                Ok(sweep::orphans())
-            }
-            Task::Timers | Task::Leases | Task::Claims | Task::Messages => {
-                let mut all = SweepStep::default();
-                let mut queues = ActiveSnapshot::new_snapshot(queue::all)?;
-                // Start at a random queue: one transaction may take a bounded number of locks, and
-                // the first queues would always use it up.
-                if queues.len() > locks::spare() {
-                    let first = random() as usize % queues.len();
-                    queues.rotate_left(first);
-                }
-                for queue in queues {
-                    let done = self.step_of(&queue)?;
-                    all.removed += done.removed;
-                    all.goes_on |= done.goes_on;
-                    pgrx::check_for_interrupts!();
-                }
-                Ok(all)
-            }
-        }
-    }
-
-    /// One bounded step on one queue.
-    pub fn step_of(self, queue: &Queue) -> Result<SweepStep> {
-        match self {
-            Task::Timers => {
-                let next = ActiveSnapshot::new_snapshot(|under| Ok(timer::next(queue.id, under)))?;
-                let moved = delayed::deliver_due(queue, next, STEP)?;
-                Ok(SweepStep { removed: moved as u64, goes_on: moved == STEP })
-            }
-            Task::Leases => reclaim(queue, clock::now()),
-            Task::Claims => fold_claims::step(queue),
-            Task::Messages => retention::step(queue),
-            _ => Ok(SweepStep::default()),
-        }
-    }
-}
-
-/// Put back what expired leases hold, so that it is found as soon as somebody looks. Begins where
-/// the group's search has come to: before that, others have looked.
-fn reclaim(queue: &Queue, now: Moment) -> Result<SweepStep> {
-    ActiveSnapshot::new_snapshot(|under| {
+        let queues = match self {
+            Task::EachQueue(_) => queues_from_anywhere()?,
+            Task::Table(_) => Vec::new(),
+        };
         let mut all = SweepStep::default();
-        for group in group::of_queue(&queue.name, under)? {
-            let (_, found) = discovery::newest(group.id, under)?.unwrap_or_default();
-            let mut from = found.due;
-            loop {
-                let due = discovery::due(group.id, from, now, STEP, under);
-                let full = due.len() == STEP;
-                from = due.last().map_or(from, |hint| (hint.at, hint.cursor));
-                for unit in due.into_iter().filter_map(|hint| hint.unit) {
-                    all.removed += reclaim_in(queue, &group, Unit::named(&unit), now, under)?;
-                }
-                if !full || all.removed > 0 || clock::now() - now > LONGEST_STEP {
-                    all.goes_on |= full && all.removed > 0;
-                    break;
-                }
-                pgrx::check_for_interrupts!();
-            }
+        for part in self.parts(&queues) {
+            let done = part.step()?;
+            all.removed += done.removed;
+            all.goes_on |= done.goes_on;
+            pgrx::check_for_interrupts!();
         }
         Ok(all)
-    })
+    }
+
+    /// The parts into which the task falls: one for each of these queues, or a single one.
+    pub fn parts(self, queues: &[Queue]) -> Vec<TaskPart<'_>> {
+        match self {
+            Task::EachQueue(task) => {
+                queues.iter().map(|queue| TaskPart::Queue(task, queue)).collect()
+            }
+            Task::Table(task) => vec![TaskPart::Table(task)],
+        }
+    }
 }
 
-/// Put back what expired leases of one partition hold, or of one claim; how many leases.
-fn reclaim_in(
-    queue: &Queue,
-    group: &Group,
-    unit: Unit<'_>,
-    now: Moment,
-    under: &ActiveSnapshot,
-) -> Result<u64> {
-    let status = match unit {
-        Unit::Partition(name) => cursor::status(group.id, &group.start, name, under)?,
-        Unit::Claim { id, .. } => {
-            claim::find(id, under).map(|row| row.locate(under)).transpose()?
+impl TaskPart<'_> {
+    /// One step of this part.
+    pub fn step(self) -> Result<SweepStep> {
+        match self {
+            TaskPart::Queue(task, queue) => task.step(queue),
+            TaskPart::Table(task) => Ok(task.step()),
         }
-    };
-    let Some((located, place)) = status else { return Ok(0) };
-    let mut state = located.cursor.clone();
-    let ended = state.reclaim(now, queue.identity.void_before);
-    if ended.is_empty() || cursor::try_lock(&located, place, under)? != LockAttempt::Locked {
-        return Ok(0);
     }
-    let xid = seen_snapshot::assign_xid(queue.identity);
-    cursor::append(&located, &state, Notice::Ready { xid });
-    for (lease, trace) in &ended {
-        receipt::insert(&located, *lease, trace, now);
+}
+
+impl QueueTask {
+    fn step(self, queue: &Queue) -> Result<SweepStep> {
+        match self {
+            QueueTask::Timers => {
+                let next = ActiveSnapshot::new_snapshot(|under| Ok(timer::next(queue.id, under)))?;
+                let moved = delayed::deliver_due(queue, next, TIMERS)?;
+                Ok(SweepStep { removed: moved as u64, goes_on: moved == TIMERS })
+            }
+            QueueTask::Leases => expired_leases::step(queue, clock::now()),
+            QueueTask::Claims => fold_claims::step(queue),
+            QueueTask::Messages => retention::step(queue),
+        }
     }
-    Ok(ended.len() as u64)
+}
+
+impl TableTask {
+    fn step(self) -> SweepStep {
+        let now = clock::now();
+        match self {
+            TableTask::Markers => sweep::markers(now),
+            TableTask::Paged(table) => table.step(now),
+            TableTask::RemovedQueues => {
+                sweep::owner();
+                sweep::orphans()
+            }
+        }
+    }
+}
+
+/// Every queue there is.
+pub fn queues() -> Result<Vec<Queue>> {
+    ActiveSnapshot::new_snapshot(lookup::all_queues)
+}
+
+/// Every queue there is. Where they are more than the locks that the transaction may still take
+/// without need, the first one is a random one: otherwise the queues whose names come first would
+/// use up the locks in each sweep.
+fn queues_from_anywhere() -> Result<Vec<Queue>> {
+    let mut queues = queues()?;
+    if queues.len() > locks::spare() {
+        let first = random() as usize % queues.len();
+        queues.rotate_left(first);
+    }
+    Ok(queues)
+}
+
+/// The moment of the next timer of these queues, which may be over.
+pub fn next_timer(queues: &[Queue]) -> Result<Option<Moment>> {
+    ActiveSnapshot::new_snapshot(|under| {
+        Ok(queues.iter().filter_map(|queue| timer::next(queue.id, under)).min())
+    })
 }

@@ -18,7 +18,7 @@ use crate::store::discovery;
 use crate::store::group::Group;
 use crate::store::queue::Queue;
 use crate::store::seen_snapshot::SeenSnapshot;
-use crate::store::segment::{self, Leap, News, news};
+use crate::store::segment::{News, Pushers, news};
 
 /// With fewer open partitions than this, every few pops the sources are read on.
 const LOW_WATER: usize = 128;
@@ -177,12 +177,9 @@ impl<'a> Search<'a> {
         // With a delay, what is too young is not passed.
         let is_ready = |row: &News| row.created_at.saturating_add(*delay) <= *now;
         // Most of them have pushed nothing, being consumers.
-        let mut leap = Leap { pusher: None, clear_below: 0 };
+        let mut pushers = Pushers::of(*queue, &snapshot.holes, under);
         for (xid, mut key) in state.segments.finished(snapshot) {
-            if xid >= leap.clear_below && leap.pusher != Some(xid) {
-                leap = segment::leap(*queue, xid, &snapshot.holes, under);
-            }
-            if leap.pusher != Some(xid) {
+            if !pushers.has(xid) {
                 state.segments.finish(xid, snapshot);
                 continue;
             }

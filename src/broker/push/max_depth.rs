@@ -6,7 +6,7 @@
 //! long as counting took, and for longer where the limit is far away. To count, it tries the lock
 //! `tally` of the queue, and keeps the result for others if it gets it.
 
-use crate::broker::stats::count::depth_and_keep;
+use crate::broker::stats::count::measure_depth;
 use crate::error::{Code, Error, Result};
 use crate::pg::clock::{self, Moment, SECOND};
 use crate::pg::session_cache::SessionCache;
@@ -70,6 +70,6 @@ impl KnownDepth {
 }
 
 fn count(queue: &Queue, now: Moment) -> Result<KnownDepth> {
-    let depth = ActiveSnapshot::new_snapshot(|under| depth_and_keep(queue, under))?;
+    let depth = ActiveSnapshot::new_snapshot(|under| measure_depth(queue, under))?;
     Ok(KnownDepth { depth, counted_at: now, cost: clock::now() - now, pushed: 0 })
 }

@@ -9,13 +9,12 @@ use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashSet};
 
 use queen_engine::lease::{Handle, LeaseId};
-use queen_engine::message::{MessageId, Spans};
+use queen_engine::message::{MessageId, Span, Spans};
 use queen_engine::receipt::Receipt;
 use queen_engine::settle::Refusal;
 
-use super::names::Places;
+use super::items::{SettleItem, SettleTarget};
 use super::refusal::explain;
-use super::{SettleItem, SettleTarget};
 use crate::broker::lookup::{self, ForSettle};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
@@ -37,7 +36,7 @@ pub(super) struct LockedLease {
     pub(super) now: Moment,
     pub(super) held: Vec<HeldCursor>,
     /// In which of `held` each message is; found when it is first asked.
-    pub(super) places: OnceCell<Places>,
+    places: OnceCell<Places>,
     /// Claims that the lease covers, that no item names, and that are not locked.
     unlocked: Vec<u64>,
 }
@@ -192,5 +191,38 @@ impl LockedLease {
             pgrx::check_for_interrupts!();
         }
         Ok(false)
+    }
+
+    /// Where each message of the lease is.
+    pub(super) fn places(&self) -> &Places {
+        self.places.get_or_init(|| Places::of(&self.held, self.lease))
+    }
+}
+
+/// In which of the lease's cursors and claims each message is that the lease was ever given: runs
+/// of messages in the order of the log, each with its place in `held`.
+pub(super) struct Places(Vec<(Span, usize)>);
+
+impl Places {
+    fn of(held: &[HeldCursor], lease: LeaseId) -> Self {
+        let runs = |(place, held): (usize, &HeldCursor)| {
+            held.members(lease).iter().map(|span| (span, place)).collect::<Vec<_>>()
+        };
+        let mut places: Vec<_> = held.iter().enumerate().flat_map(runs).collect();
+        places.sort_unstable_by_key(|(span, _)| (span.segment, span.first));
+        Self(places)
+    }
+
+    /// The runs of messages, each with its place.
+    pub(super) fn runs(&self) -> impl Iterator<Item = &(Span, usize)> {
+        self.0.iter()
+    }
+
+    /// The place of a message; None if the lease was never given it.
+    pub(super) fn find(&self, message: MessageId) -> Option<usize> {
+        let key = (message.segment(), message.index());
+        let after = self.0.partition_point(|(span, _)| (span.segment, span.first) <= key);
+        let (span, place) = self.0[..after].last()?;
+        span.holds(message).then_some(*place)
     }
 }

@@ -7,40 +7,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use queen_engine::lease::LeaseId;
 use queen_engine::message::{MessageId, Span, Spans};
 use queen_engine::settle::{Named, Status};
 
-use super::lease::{HeldCursor, LockedLease};
+use super::items::{Report, SettleItem, SettleTarget};
+use super::lease::LockedLease;
 use super::refusal::{in_several_partitions, not_in_lease, settled_in_two_ways};
-use super::{Report, SettleItem, SettleTarget};
 use crate::error::Result;
 use crate::pg::allocator;
 use crate::pg::scratch::Scratch;
 use crate::pg::spi::ActiveSnapshot;
 use crate::store::segment::Log;
-
-/// In which of the lease's cursors and claims each message is that the lease was ever given: runs
-/// of messages in the order of the log, each with its place in `held`.
-pub(super) struct Places(Vec<(Span, usize)>);
-
-impl Places {
-    fn of(held: &[HeldCursor], lease: LeaseId) -> Self {
-        let runs = |(place, held): (usize, &HeldCursor)| {
-            held.members(lease).iter().map(|span| (span, place)).collect::<Vec<_>>()
-        };
-        let mut places: Vec<_> = held.iter().enumerate().flat_map(runs).collect();
-        places.sort_unstable_by_key(|(span, _)| (span.segment, span.first));
-        Self(places)
-    }
-
-    fn find(&self, message: MessageId) -> Option<usize> {
-        let key = (message.segment(), message.index());
-        let after = self.0.partition_point(|(span, _)| (span.segment, span.first) <= key);
-        let (span, place) = self.0[..after].last()?;
-        span.holds(message).then_some(*place)
-    }
-}
 
 /// What the items say of one cursor.
 #[derive(Default)]
@@ -121,16 +98,12 @@ impl LockedLease {
         Ok(plans)
     }
 
-    fn places(&self) -> &Places {
-        self.places.get_or_init(|| Places::of(&self.held, self.lease))
-    }
-
     /// The transaction_ids of all messages that the lease was given in one partition, each with its
     /// message and that one's place in `held`.
     fn transaction_ids(&self, partition: &str) -> Result<Vec<(usize, MessageId, String)>> {
-        let places = self.places().0.iter();
+        let runs = self.places().runs();
         let here: Vec<&(Span, usize)> =
-            places.filter(|(_, place)| self.held[*place].partition() == partition).collect();
+            runs.filter(|(_, place)| self.held[*place].partition() == partition).collect();
         let queue = self.queue;
         let log = Log { queue, partition, group: 0, since: None, until: None, is_bare: false };
         let mut names = Vec::new();

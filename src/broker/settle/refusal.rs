@@ -7,36 +7,17 @@ use queen_engine::settle::Refusal;
 use crate::error::{Code, Error};
 use crate::pg::clock::{self, Moment};
 
-/// Why `lease` can't settle or extend what was asked.
+/// Why `lease` can't settle or extend what was asked, at the moment `now`.
 pub fn explain(lease: LeaseId, refusal: &Refusal, now: Moment) -> Error {
     match refusal {
-        Refusal::Expired { deadline, deliveries } => {
-            let late = (now - deadline).max(0) as f64 / 1e6;
-            Error::new(Code::LeaseExpired, format!("lease {lease} has expired"))
-                .detail(format!(
-                    "It expired at {}, {late:.3} seconds ago; this was delivery attempt {deliveries}.",
-                    clock::show(*deadline)
-                ))
-                .hint("Roll back: the messages will be delivered again. Take longer leases, or extend them with queen_extend while working.")
-        }
-        Refusal::Superseded { holder } => {
-            Error::new(Code::LeaseSuperseded, format!("lease {lease} has been superseded"))
-                .detail(match holder {
-                    Some((deadline, deliveries)) => format!(
-                        "The messages are held by another lease until {}, delivery attempt {deliveries}.",
-                        clock::show(*deadline)
-                    ),
-                    None => "The messages have been settled under another lease, or taken away."
-                        .into(),
-                })
-                .hint(match holder {
-                    Some(_) => "Roll back: somebody else has these messages. Take longer leases, or extend them with queen_extend while working.",
-                    None => "Roll back: the messages are not this lease's any more. A seek, a purge or an unsubscription takes them away, too.",
-                })
-        }
+        Refusal::Expired { deadline, deliveries } => expired(lease, *deadline, *deliveries, now),
+        Refusal::Superseded { holder } => superseded(lease, *holder),
         Refusal::Unknown => Error::new(Code::LeaseUnknown, format!("lease {lease} is not known"))
             .detail("No such lease was ever given in this database, or its trace is gone.")
-            .hint("Use the lease_id that queen_pop returned. Traces of ended leases are kept for an hour."),
+            .hint(
+                "Use the lease_id that queen_pop returned. Traces of ended leases are kept for an \
+                 hour.",
+            ),
         Refusal::NotInLease { message: Some(message) } => {
             not_in_lease(lease, &format!("message {message}"))
         }
@@ -51,6 +32,43 @@ pub fn explain(lease: LeaseId, refusal: &Refusal, now: Moment) -> Error {
         )
         .detail("What a lease has said of a message stands.")
         .hint("Only the same statement can be repeated."),
+    }
+}
+
+/// QN001.
+fn expired(lease: LeaseId, deadline: Moment, deliveries: u32, now: Moment) -> Error {
+    const HINT: &str = "Roll back: the messages will be delivered again. Take longer leases, or \
+                        extend them with queen_extend while working.";
+    let late = (now - deadline).max(0) as f64 / 1e6;
+    let deadline = clock::show(deadline);
+    Error::new(Code::LeaseExpired, format!("lease {lease} has expired"))
+        .detail(format!(
+            "It expired at {deadline}, {late:.3} seconds ago; this was delivery attempt \
+             {deliveries}."
+        ))
+        .hint(HINT)
+}
+
+/// QN002. `holder`: the deadline and the delivery attempt of the lease that holds the messages now.
+fn superseded(lease: LeaseId, holder: Option<(Moment, u32)>) -> Error {
+    const HELD: &str = "Roll back: somebody else has these messages. Take longer leases, or \
+                        extend them with queen_extend while working.";
+    const LOST: &str = "Roll back: the messages are not this lease's any more. A seek, a purge or \
+                        an unsubscription takes them away, too.";
+    let error = Error::new(Code::LeaseSuperseded, format!("lease {lease} has been superseded"));
+    match holder {
+        Some((deadline, deliveries)) => {
+            let deadline = clock::show(deadline);
+            error
+                .detail(format!(
+                    "The messages are held by another lease until {deadline}, delivery attempt \
+                     {deliveries}."
+                ))
+                .hint(HELD)
+        }
+        None => error
+            .detail("The messages have been settled under another lease, or taken away.")
+            .hint(LOST),
     }
 }
 

@@ -1,4 +1,9 @@
-//! Counting what has arrived in a queue, and what is pending for its groups.
+//! How many messages have arrived in a queue, and how many are pending for its groups.
+//!
+//! The log is not counted anew each time. `queen_mq.tally` holds a count up to a place in the log,
+//! and a caller counts on from there in memory. The lock `tally` of the queue (`store::locks`)
+//! makes one transaction the one that writes the next count; the others count without writing. A
+//! count takes no other lock. Callers are the views and metrics, `max_depth`, purge and retention.
 
 use queen_engine::tally::{Arrived, Tally};
 
@@ -9,40 +14,54 @@ use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
 use crate::store::replay::{self, Replay};
 use crate::store::seen_snapshot::{self, SeenSnapshot};
-use crate::store::segment::{self, Leap, news};
+use crate::store::segment::{self, Pushers, news};
 use crate::store::tally;
 
 /// Segments read at a time.
 const CHUNK: usize = 4096;
 
-/// What has arrived in a queue, as of a snapshot.
-pub struct Count {
+/// How many messages have arrived in a queue, as of a snapshot.
+pub struct ArrivalCount {
     queue: i64,
+    /// The revision of the written count that this one goes on from.
     revision: i64,
     pub tally: Tally,
-    /// What this transaction has pushed itself: seen by it, and counted by a later one.
-    own: u64,
+    /// Messages, and their bytes, that this transaction has pushed. They are visible to it, and a
+    /// later transaction writes them into the tally.
+    own_messages: u64,
     own_bytes: u64,
-    /// Segments counted that no written tally has.
-    passed: usize,
+    /// Segments that are counted here, and not in the written count.
+    unwritten: usize,
     is_complete: bool,
 }
 
-impl Count {
-    /// Count on from the newest tally, up to `limit` segments (None: all there are).
-    pub fn take(
+/// A count is written when it has this many segments that the written one has not. Every later
+/// count would read those segments again.
+pub const SEGMENTS_WORTH_A_WRITE: usize = 256;
+
+impl ArrivalCount {
+    /// Count on from the written count, up to `limit` segments (None: all there are). `taken`
+    /// describes `under`.
+    pub fn as_of(
         queue: i64,
         taken: &SeenSnapshot,
         limit: Option<usize>,
         under: &ActiveSnapshot,
     ) -> Result<Self> {
         let (revision, tally) = tally::newest(queue, under)?;
-        let (own, own_bytes, passed, is_complete) = (0, 0, 0, false);
-        let mut count = Self { queue, revision, tally, own, own_bytes, passed, is_complete };
-        count.finish_late(taken, under);
+        let mut count = Self {
+            queue,
+            revision,
+            tally,
+            own_messages: 0,
+            own_bytes: 0,
+            unwritten: 0,
+            is_complete: false,
+        };
+        count.count_late(taken, under);
         let stream = &count.tally.stream;
         let mut at = (stream.xid, stream.key.clone());
-        while limit.is_none_or(|limit| count.passed < limit) {
+        while limit.is_none_or(|limit| count.unwritten < limit) {
             let rows = news(queue, at.0, &at.1, false, CHUNK, under);
             let is_last = rows.len() < CHUNK;
             for row in rows {
@@ -59,15 +78,13 @@ impl Count {
         Ok(count)
     }
 
-    /// What transactions have left that were passed while they ran, and have ended.
-    fn finish_late(&mut self, taken: &SeenSnapshot, under: &ActiveSnapshot) {
+    /// Count the segments of transactions that were running when the count came to their place, and
+    /// have ended since.
+    fn count_late(&mut self, taken: &SeenSnapshot, under: &ActiveSnapshot) {
         let snapshot = &taken.snapshot;
-        let mut leap = Leap { pusher: None, clear_below: 0 };
+        let mut pushers = Pushers::of(self.queue, &snapshot.holes, under);
         for (xid, mut key) in self.tally.stream.finished(snapshot) {
-            if xid >= leap.clear_below && leap.pusher != Some(xid) {
-                leap = segment::leap(self.queue, xid, &snapshot.holes, under);
-            }
-            while leap.pusher == Some(xid) {
+            while pushers.has(xid) {
                 let rows = news(self.queue, xid, &key, true, CHUNK, under);
                 let is_last = rows.len() < CHUNK;
                 for row in rows {
@@ -85,75 +102,78 @@ impl Count {
 
     fn add(&mut self, segment: Arrived, taken: &SeenSnapshot) {
         if taken.snapshot.own == Some(segment.xid) {
-            self.own += segment.messages;
+            self.own_messages += segment.messages;
             self.own_bytes += segment.bytes;
         } else {
-            self.passed += 1;
+            self.unwritten += 1;
         }
         self.tally.count(segment, &taken.snapshot);
     }
 
-    /// Whether nothing visible was left uncounted.
+    /// Whether every visible segment is counted.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }
 
-    /// The written count that this goes on from.
+    /// The revision of the written count that this one goes on from.
     pub fn revision(&self) -> i64 {
         self.revision
     }
 
     /// Messages that have ever arrived and are visible.
     pub fn arrived(&self) -> i64 {
-        (self.tally.messages + self.own) as i64
+        (self.tally.messages + self.own_messages) as i64
     }
 
     /// Messages in the log.
     pub fn retained(&self) -> i64 {
-        (self.tally.retained() + self.own) as i64
+        (self.tally.retained() + self.own_messages) as i64
     }
 
-    /// What they take as stored.
+    /// The bytes of their payloads, as stored.
     pub fn bytes(&self) -> i64 {
         (self.tally.bytes.saturating_sub(self.tally.removed_bytes) + self.own_bytes) as i64
     }
 
-    /// All that was counted is gone from the log.
+    /// Account for a purge: all that was counted has been removed from the log.
     pub fn remove_all(&mut self) {
         self.tally.removed_messages = self.tally.messages;
         self.tally.removed_bytes = self.tally.bytes;
     }
 
-    /// In REPEATABLE READ somebody may have counted on since the snapshot: an error then.
+    /// Error 40001 if another transaction has written a newer count since the snapshot, which can
+    /// be so in REPEATABLE READ.
     pub fn need_newest(&self) -> Result<()> {
         tally::need_newest(self.queue, self.revision)
     }
 
-    /// Write the count, as the one who leads.
+    /// Write the count. The caller holds the lock `tally` of the queue.
     pub fn write(&self) {
         tally::append(self.queue, self.revision, &self.tally);
     }
 
-    /// Write the count if others would count much again without it, and nobody else is at it.
-    pub fn keep(&self, worth: usize) -> Result<bool> {
-        let keeps = self.passed >= worth && tally::try_lead(self.queue, self.revision)?;
-        if keeps {
+    /// Write the count if it has at least so many segments that the written one has not. Does
+    /// nothing where another transaction has written a newer count, or holds the lock `tally`.
+    pub fn write_if_worth(&self, segments: usize) -> Result<()> {
+        if self.unwritten >= segments && tally::try_lead(self.queue, self.revision)? {
             self.write();
         }
-        Ok(keeps)
+        Ok(())
     }
 }
 
-/// Messages that are not settled for the group, which has these cursors.
+/// Messages that are not settled for the group. `cursors` are its cursors and claims, `replays` are
+/// the replays of the queue.
 pub fn pending(
-    count: &Count,
+    count: &ArrivalCount,
     group: &Group,
     cursors: &[Located],
     replays: &[Replay],
     under: &ActiveSnapshot,
 ) -> i64 {
     let settled: i64 = cursors.iter().map(|located| located.cursor.settled).sum();
-    // Those that are not for it have arrived too, and count as settled once it has passed them.
+    // A replay for another group has arrived too. The group's cursor settles it in passing; until
+    // then it is not to be counted as pending.
     let start = group.first_state();
     let is_ahead = |replay: &&Replay| {
         let is_its =
@@ -163,28 +183,38 @@ pub fn pending(
         replay.group != group.id && !cursor.has_read(replay.segment, replay.xid)
     };
     let of_others = replays.iter().filter(is_ahead).count() as i64;
-    (due_to(count, group, under) - settled - of_others).max(0)
+    (arrived_for(count, group, under) - settled - of_others).max(0)
 }
 
-/// Messages that are, or were, for the group.
-pub fn due_to(count: &Count, group: &Group, under: &ActiveSnapshot) -> i64 {
+/// Messages that have ever arrived for the group, be they settled or not.
+fn arrived_for(count: &ArrivalCount, group: &Group, under: &ActiveSnapshot) -> i64 {
     match group.baseline {
         Some(baseline) => count.arrived() - baseline,
         None => group.initial + segment::count_of(count.queue, &group.start.unseen(), under),
     }
 }
 
-/// Count what is not for the group, if that has not been done.
-pub fn settle_baseline(count: &Count, group: &mut Group, under: &ActiveSnapshot) {
+/// Set the baseline of a group that has none: the messages that have arrived in the queue, and not
+/// for the group. The caller holds the group's row.
+pub fn set_missing_baseline(count: &ArrivalCount, group: &mut Group, under: &ActiveSnapshot) {
     if group.baseline.is_none() {
-        let baseline = count.arrived() - due_to(count, group, under);
+        let baseline = count.arrived() - arrived_for(count, group, under);
         group.baseline = Some(baseline);
         group::set_baseline(group.id, baseline);
     }
 }
 
-/// Messages that wait for the slowest group; all that are retained where there is no group.
-pub fn depth(queue: &Queue, count: &Count, under: &ActiveSnapshot) -> Result<i64> {
+/// Messages that wait for the slowest group; all that are in the log where there is no group.
+/// Writes the count that this needs, where that is worth it.
+pub fn measure_depth(queue: &Queue, under: &ActiveSnapshot) -> Result<i64> {
+    let taken = seen_snapshot::describe(under, queue.identity);
+    let count = ArrivalCount::as_of(queue.id, &taken, None, under)?;
+    count.write_if_worth(SEGMENTS_WORTH_A_WRITE)?;
+    depth(queue, &count, under)
+}
+
+/// Messages that wait for the slowest group; all that are in the log where there is no group.
+fn depth(queue: &Queue, count: &ArrivalCount, under: &ActiveSnapshot) -> Result<i64> {
     let replays = replay::of_queue(queue.id, under);
     let mut deepest = None;
     for group in group::of_queue(&queue.name, under)? {
@@ -193,14 +223,3 @@ pub fn depth(queue: &Queue, count: &Count, under: &ActiveSnapshot) -> Result<i64
     }
     Ok(deepest.unwrap_or(count.retained()).max(0))
 }
-
-/// The same; and what has been counted for it is kept, if it is much.
-pub fn depth_and_keep(queue: &Queue, under: &ActiveSnapshot) -> Result<i64> {
-    let taken = seen_snapshot::describe(under, queue.identity);
-    let count = Count::take(queue.id, &taken, None, under)?;
-    count.keep(WORTH_WRITING)?;
-    depth(queue, &count, under)
-}
-
-/// A count is written when others would pass this many segments again without it.
-pub const WORTH_WRITING: usize = 256;

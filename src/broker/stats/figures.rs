@@ -1,7 +1,10 @@
-//! What the views and metrics tell. States are the engine's, so SQL alone can't.
+//! The figures of queues, groups and leases that the views `queen_queues`, `queen_groups` and
+//! `queen_leases` and the metrics show. SQL alone can't read the states of cursors, which the
+//! engine encodes.
 //!
-//! Everything is counted: by the number of partitions that groups have read, and by what has arrived
-//! since anybody last looked, never by the length of the log.
+//! The cost goes by the number of partitions that groups have read, and by what has arrived since
+//! the last written count; it does not go by the length of the log. Figures are read under one
+//! snapshot, and take no lock.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,42 +12,51 @@ use queen_engine::cursor::Cursor;
 use queen_engine::lease::LeaseId;
 use queen_engine::message::{MessageId, Spans};
 
-use crate::broker::stats::count::{Count, pending};
+use crate::broker::lookup;
+use crate::broker::stats::count::{ArrivalCount, pending};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::spi::ActiveSnapshot;
 use crate::store::cursor::{self, Located};
 use crate::store::group::{self, Group};
-use crate::store::queue::{self, Queue};
+use crate::store::queue::Queue;
 use crate::store::replay::{self, Replay};
 use crate::store::seen_snapshot;
 use crate::store::{dead_letter, segment, timer};
 
-/// A group, and what it has to do.
+/// The figures of a group: numbers of messages, and moments.
 pub struct GroupFigures {
     pub queue: String,
     /// '' is queue mode.
     pub group: String,
+    /// Not settled.
     pub pending: i64,
+    /// In live leases.
     pub in_flight: i64,
+    /// Delivered before, and waiting to be delivered again.
     pub retrying: i64,
     pub dead_letters: i64,
+    /// When the oldest message that is not settled arrived.
     pub oldest_pending: Option<Moment>,
     pub last_pop_at: Option<Moment>,
 }
 
-/// A queue, and what is in it.
+/// The figures of a queue.
 pub struct QueueFigures {
     pub queue: String,
+    /// Messages that wait for the slowest group.
     pub depth: i64,
-    /// Messages in the log, and what they take as stored.
+    /// Messages in the log, and the bytes of their payloads, as stored.
     pub messages: i64,
     pub bytes: i64,
     /// Messages that have ever arrived.
     pub arrived: i64,
+    /// When the oldest message in the log arrived.
     pub oldest: Option<Moment>,
+    /// Partitions with messages in the log.
     pub partitions: i64,
     pub groups: i64,
+    /// Messages that enter the log later.
     pub timers: i64,
 }
 
@@ -59,7 +71,7 @@ pub struct LiveLease {
     pub attempt: i32,
 }
 
-/// What there is in the database: each queue as of one snapshot, dead letters as of a newer one.
+/// The figures of the database: dead letters as of a newer snapshot than all else.
 #[derive(Default)]
 pub struct Figures {
     pub queues: Vec<QueueFigures>,
@@ -68,10 +80,11 @@ pub struct Figures {
 }
 
 impl Figures {
+    /// Read and count them all.
     pub fn take(under: &ActiveSnapshot) -> Result<Self> {
         let mut figures = Self::default();
         let mut known = HashSet::new();
-        for queue in queue::all(under)? {
+        for queue in lookup::all_queues(under)? {
             figures.add_queue(&queue, under)?;
             known.insert(queue.name);
         }
@@ -87,15 +100,15 @@ impl Figures {
 
     fn add_queue(&mut self, queue: &Queue, under: &ActiveSnapshot) -> Result<()> {
         let taken = seen_snapshot::describe(under, queue.identity);
-        let count = Count::take(queue.id, &taken, None, under)?;
+        let count = ArrivalCount::as_of(queue.id, &taken, None, under)?;
         let partitions = segment::partitions(queue.id, under);
         let (count, partitions) = (&count, &partitions[..]);
         let replays = replay::of_queue(queue.id, under);
-        let look = Look { queue, count, partitions, replays, now: clock::now(), under };
+        let counter = GroupCounter { queue, count, partitions, replays, now: clock::now(), under };
         let mut depth = None;
         let mut groups = 0;
         for group in group::of_queue_named(&queue.name, under)? {
-            let found = look.at(&group, &mut self.leases)?;
+            let found = counter.figures(&group, &mut self.leases)?;
             depth = depth.max(Some(found.pending));
             groups += 1;
             self.groups.push(found);
@@ -130,40 +143,43 @@ impl GroupFigures {
     }
 }
 
-/// A look at the groups of one queue.
-struct Look<'a> {
+/// Counts for the groups of one queue.
+struct GroupCounter<'a> {
     queue: &'a Queue,
-    count: &'a Count,
+    count: &'a ArrivalCount,
     partitions: &'a [String],
     replays: Vec<Replay>,
     now: Moment,
     under: &'a ActiveSnapshot,
 }
 
-impl Look<'_> {
-    fn at(&self, group: &Group, leases: &mut Vec<LiveLease>) -> Result<GroupFigures> {
+impl GroupCounter<'_> {
+    /// The figures of one group; adds its live leases to `leases`.
+    fn figures(&self, group: &Group, leases: &mut Vec<LiveLease>) -> Result<GroupFigures> {
         let mut figures = GroupFigures::idle(self.queue.name.clone(), group.name.clone());
         let cursors = cursor::of_group(group.id, &group.start, self.under)?;
-        let mut read = HashSet::new();
         let own = leases.len();
         for located in &cursors {
-            self.add(&mut figures, located, leases);
-            read.insert(located.partition.as_str());
-        }
-        if !group.is_ordered(&self.queue.options) {
-            join(leases, own);
-            self.add_oldest(&mut figures, group, &cursors);
-            read.extend(self.partitions.iter().map(String::as_str));
+            self.add_state(&mut figures, located, leases);
         }
         figures.pending = pending(self.count, group, &cursors, &self.replays, self.under);
-        for partition in self.partitions.iter().filter(|name| !read.contains(name.as_str())) {
-            let oldest = self.oldest(partition, group.start.position + 1);
-            figures.oldest_pending = earlier(figures.oldest_pending, oldest);
-        }
+        figures.oldest_pending = match group.is_ordered(&self.queue.options) {
+            true => self.oldest_pending(group, &cursors),
+            false => {
+                join_claims(leases, own);
+                self.oldest_pending_unordered(group, &cursors)
+            }
+        };
         Ok(figures)
     }
 
-    fn add(&self, figures: &mut GroupFigures, located: &Located, leases: &mut Vec<LiveLease>) {
+    /// Add what the state of a cursor or a claim says.
+    fn add_state(
+        &self,
+        figures: &mut GroupFigures,
+        located: &Located,
+        leases: &mut Vec<LiveLease>,
+    ) {
         let cursor = &located.cursor;
         let void_before = self.queue.identity.void_before;
         for lease in &cursor.leases {
@@ -187,15 +203,29 @@ impl Look<'_> {
         if cursor.last_pop_at > 0 {
             figures.last_pop_at = figures.last_pop_at.max(Some(cursor.last_pop_at));
         }
-        let held = cursor.leases.iter().filter_map(|lease| first(&lease.held)).min();
-        let from = earlier(held, first(&cursor.waiting));
-        let from = from.or(located.message.is_none().then_some(cursor.position + 1));
-        let oldest = from.and_then(|from| self.oldest(&located.partition, from));
-        figures.oldest_pending = earlier(figures.oldest_pending, oldest);
     }
 
-    /// The oldest that is not settled of a group without order, whose cursors do not tell.
-    fn add_oldest(&self, figures: &mut GroupFigures, group: &Group, cursors: &[Located]) {
+    /// When the oldest message arrived that an ordered group has not settled. A cursor tells how
+    /// far the group has come in its partition; the other partitions are unread from the group's
+    /// start.
+    fn oldest_pending(&self, group: &Group, cursors: &[Located]) -> Option<Moment> {
+        let in_read = cursors.iter().filter_map(|located| {
+            let cursor = &located.cursor;
+            let held = cursor.leases.iter().filter_map(|lease| first(&lease.held)).min();
+            let from = earlier(held, first(&cursor.waiting)).unwrap_or(cursor.position + 1);
+            self.oldest(&located.partition, from)
+        });
+        let read: HashSet<&str> =
+            cursors.iter().map(|located| located.partition.as_str()).collect();
+        let unread = self.partitions.iter().filter(|name| !read.contains(name.as_str()));
+        let in_unread = unread.filter_map(|name| self.oldest(name, group.start.position + 1));
+        in_read.chain(in_unread).min()
+    }
+
+    /// When the oldest message arrived that a group without order has not settled. Which messages
+    /// it has settled, the claims tell; the cursor of a partition tells it only of what is behind
+    /// the cursor.
+    fn oldest_pending_unordered(&self, group: &Group, cursors: &[Located]) -> Option<Moment> {
         let mut settled: HashMap<&str, HashSet<MessageId>> = HashMap::new();
         for claim in cursors.iter().filter(|claim| claim.cursor.open() == 0) {
             let of = settled.entry(claim.partition.as_str()).or_default();
@@ -206,10 +236,9 @@ impl Look<'_> {
             .filter(|located| located.message.is_none())
             .map(|base| (base.partition.as_str(), &base.cursor))
             .collect();
-        figures.oldest_pending = None;
         let start = group.first_state();
         let none = HashSet::new();
-        for partition in self.partitions.iter().map(String::as_str) {
+        let in_partition = |partition: &str| {
             let base = bases.get(partition).copied().unwrap_or(&start);
             let settled = settled.get(partition).unwrap_or(&none);
             let left = base.waiting.messages().filter(|message| !settled.contains(message));
@@ -224,17 +253,19 @@ impl Look<'_> {
             };
             let (queue, from) = (self.queue.id, base.position + 1);
             let ahead = segment::oldest_but(queue, partition, from, is_settled, self.under);
-            figures.oldest_pending = earlier(figures.oldest_pending, earlier(behind, ahead));
-        }
+            earlier(behind, ahead)
+        };
+        self.partitions.iter().filter_map(|partition| in_partition(partition)).min()
     }
 
+    /// When the first segment of the partition, from this one on, was pushed.
     fn oldest(&self, partition: &str, from: u64) -> Option<Moment> {
         segment::oldest_from(self.queue.id, partition, from, self.under)
     }
 }
 
-/// Make one of the entries, from `own` on, that are of one lease in one partition.
-fn join(leases: &mut Vec<LiveLease>, own: usize) {
+/// Make one entry of those, from `own` on, that are claims of one lease in one partition.
+fn join_claims(leases: &mut Vec<LiveLease>, own: usize) {
     let mut single = leases.split_off(own);
     single.sort_by(|a, b| (&a.partition, a.lease).cmp(&(&b.partition, b.lease)));
     for next in single {
@@ -249,16 +280,18 @@ fn join(leases: &mut Vec<LiveLease>, own: usize) {
     }
 }
 
-/// Messages that were delivered before, and are in nobody's hands.
+/// Messages that were delivered before, and wait to be delivered again.
 fn came_back(cursor: &Cursor) -> i64 {
     let delivered = cursor.waiting.iter().filter(|span| span.deliveries > 0);
     delivered.map(|span| i64::from(span.len)).sum()
 }
 
+/// The lowest segment among these.
 fn first(spans: &Spans) -> Option<u64> {
     spans.iter().map(|span| span.segment).min()
 }
 
+/// The lower of two, where there are any.
 fn earlier<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
     a.into_iter().chain(b).min()
 }

@@ -1,9 +1,10 @@
-//! Figures by name, and the text in which Prometheus reads them.
+//! The metrics: which figure has which name, and the text in which Prometheus reads them. Called by
+//! `queen_metrics` and `queen_prometheus`, with figures that have been read; touches no table.
 
 use crate::broker::stats::figures::{Figures, GroupFigures, QueueFigures};
 use crate::pg::clock::Moment;
 
-/// One figure of one queue or group.
+/// One figure of one queue or group, as a row of `queen_metrics`.
 pub struct Metric {
     pub name: &'static str,
     pub labels: Vec<(&'static str, String)>,
@@ -15,9 +16,10 @@ pub struct Metric {
 const GAUGE: &str = "gauge";
 const COUNTER: &str = "counter";
 
-type Of<T> = (&'static str, &'static str, &'static str, fn(&T, Moment) -> Option<f64>);
+/// Name, kind, help, and how to read the value; None where there is none.
+type Figure<T> = (&'static str, &'static str, &'static str, fn(&T, Moment) -> Option<f64>);
 
-const OF_QUEUES: [Of<QueueFigures>; 8] = [
+const OF_QUEUES: [Figure<QueueFigures>; 8] = [
     ("queen_queue_depth", GAUGE, "Messages that wait for the slowest group.", |q, _| {
         Some(q.depth as f64)
     }),
@@ -40,7 +42,7 @@ const OF_QUEUES: [Of<QueueFigures>; 8] = [
     }),
 ];
 
-const OF_GROUPS: [Of<GroupFigures>; 5] = [
+const OF_GROUPS: [Figure<GroupFigures>; 5] = [
     ("queen_group_pending", GAUGE, "Messages that are not settled.", |g, _| Some(g.pending as f64)),
     ("queen_group_in_flight", GAUGE, "Messages in live leases.", |g, _| Some(g.in_flight as f64)),
     ("queen_group_retrying", GAUGE, "Messages that came back and wait.", |g, _| {
@@ -61,7 +63,8 @@ fn seconds(since: Option<Moment>, now: Moment) -> Option<f64> {
     since.map(|at| (now - at).max(0) as f64 / 1e6)
 }
 
-/// All metrics, those of one name together.
+/// All metrics of these figures, those of one name next to each other. `now`: ages are measured
+/// from it.
 pub fn of(figures: &Figures, now: Moment) -> Vec<Metric> {
     let mut all = Vec::new();
     for (name, kind, help, of) in OF_QUEUES {
@@ -80,7 +83,8 @@ pub fn of(figures: &Figures, now: Moment) -> Vec<Metric> {
     all
 }
 
-/// The text exposition format, version 0.0.4. Queue mode has an empty consumer_group.
+/// The metrics in Prometheus's text exposition format, version 0.0.4. The label consumer_group of
+/// queue mode is empty.
 pub fn exposition(metrics: &[Metric]) -> String {
     let mut text = String::new();
     let mut last = "";

@@ -1,4 +1,4 @@
-//! What the views and the metrics tell.
+//! What the views and the metrics show: counts of messages, figures of queues and groups.
 
 pub mod count;
 pub mod figures;

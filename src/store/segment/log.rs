@@ -176,17 +176,17 @@ impl Log<'_> {
 }
 
 /// What one look for transactions that have pushed has found.
-pub struct Leap {
+pub(super) struct Leap {
     /// The transaction id of the first.
-    pub pusher: Option<u64>,
+    pub(super) pusher: Option<u64>,
     /// No other transaction has pushed between where the look began and this id.
-    pub clear_below: u64,
+    pub(super) clear_below: u64,
 }
 
 /// Look for the first transaction, not below `xid`, that has pushed to the queue. The look ends at
 /// the next of `running`: else it would step over all the rows that an open bulk load has written
 /// so far.
-pub fn leap(queue: i64, xid: u64, running: &Holes, under: &ActiveSnapshot) -> Leap {
+pub(super) fn leap(queue: i64, xid: u64, running: &Holes, under: &ActiveSnapshot) -> Leap {
     let end = running.first_from(xid);
     let mut keys = vec![
         (QUEUE_ID, Key::Is(Value::Int(queue))),
@@ -196,4 +196,29 @@ pub fn leap(queue: i64, xid: u64, running: &Holes, under: &ActiveSnapshot) -> Le
     let read = |row: &Tuple| ControlFlow::Break(unsigned(row.need(XID)));
     let pusher = NEWS.scan(&keys, ScanEnd::Start, under, read);
     Leap { pusher, clear_below: pusher.or(end).unwrap_or(u64::MAX) }
+}
+
+/// Which transactions have pushed to a queue, asked in ascending order: for readers that come back
+/// to transactions which were running when they passed them. Most of these have pushed nothing,
+/// being consumers, and one look answers for all up to the next that has.
+pub struct Pushers<'a> {
+    queue: i64,
+    running: &'a Holes,
+    last: Leap,
+    under: &'a ActiveSnapshot,
+}
+
+impl<'a> Pushers<'a> {
+    /// `running`: the transactions that the snapshot does not show.
+    pub fn of(queue: i64, running: &'a Holes, under: &'a ActiveSnapshot) -> Self {
+        Self { queue, running, last: Leap { pusher: None, clear_below: 0 }, under }
+    }
+
+    /// Whether a transaction, which is not below the one asked about before, has pushed.
+    pub fn has(&mut self, xid: u64) -> bool {
+        if xid >= self.last.clear_below && self.last.pusher != Some(xid) {
+            self.last = leap(self.queue, xid, self.running, self.under);
+        }
+        self.last.pusher == Some(xid)
+    }
 }

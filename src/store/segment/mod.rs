@@ -14,7 +14,7 @@ mod survey;
 
 use pgrx::pg_sys;
 
-pub use self::log::{Leap, Log, LogPage, leap};
+pub use self::log::{Log, LogPage, Pushers};
 pub use self::stored::{Contents, Stored, Unpacked};
 pub use self::survey::{
     News, SegmentSummary, count_of, first_pusher, newest_xid, news, oldest, oldest_but,

@@ -7,9 +7,8 @@ use pgrx::pg_sys;
 use queen_engine::holes::Holes;
 use queen_engine::tally::Arrived;
 
-use super::{
-    CREATED_AT, ID, IN_ORDER, N, NEWS, ONLY_GROUP, PARTITION, PAYLOADS, QUEUE_ID, XID, leap,
-};
+use super::log::leap;
+use super::{CREATED_AT, ID, IN_ORDER, N, NEWS, ONLY_GROUP, PARTITION, PAYLOADS, QUEUE_ID, XID};
 use crate::pg::clock::{At, Moment};
 use crate::pg::scan::{Key, ScanEnd, Tuple, Value};
 use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};

@@ -1,26 +1,27 @@
-//! Arguments of the marker functions: what is accepted, and what it comes to.
+//! Which arguments the functions for markers accept, and what they come to.
 
-use super::Reason;
+use super::NotApplied;
 
 /// Microseconds since 2000-01-01 00:00 UTC: PostgreSQL's timestamptz.
 pub type Micros = i64;
 
-/// A namespace is `^[a-z0-9][a-z0-9._-]{0,63}$`.
+/// Bytes of a namespace, which is `^[a-z0-9][a-z0-9._-]{0,63}$`.
 pub const MAX_NS_BYTES: usize = 64;
-/// Small enough that namespace and key always fit an index entry.
+/// Bytes of a key: few enough that a namespace and a key always fit into an entry of an index.
 pub const MAX_KEY_BYTES: usize = 512;
-/// Bytes of the jsonb value as stored, uncompressed.
+/// Bytes of a value: those of the jsonb, before compression.
 pub const MAX_VALUE_BYTES: usize = 64 * 1024;
-/// Rows that one `queen_kv_list` may return.
+/// Rows that one call of `queen_kv_list` may return.
 pub const MAX_LIST_ROWS: i32 = 1000;
 
 const DAY: i128 = 86_400_000_000;
-/// 4714-11-24 BC and 294277-01-01 AD, the first moments inside and outside timestamptz.
+/// 4714-11-24 BC, the first moment of timestamptz.
 const FIRST_TIME: i128 = -211_813_488_000_000_000;
+/// 294277-01-01 AD, the first moment after the last one of timestamptz.
 const END_OF_TIME: i128 = 9_223_371_331_200_000_000;
 
-/// A refused argument (22023): the message names it, the detail says what came, the hint what is
-/// accepted.
+/// An argument that is not accepted (22023). The message names it, the detail says what came, and
+/// the hint what is accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid {
     pub message: String,
@@ -29,6 +30,7 @@ pub struct Invalid {
 }
 
 impl Invalid {
+    /// The error with these three texts.
     pub fn new(
         message: impl Into<String>,
         detail: impl Into<String>,
@@ -38,9 +40,8 @@ impl Invalid {
     }
 }
 
-pub type Result<T> = std::result::Result<T, Invalid>;
-
-/// The name of a marker, checked. Ordered as markers are locked: (ns, key) by bytes.
+/// The name of a marker, checked. Names are ordered as markers are locked: by the bytes of the
+/// namespace, then of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name<'a> {
     ns: &'a str,
@@ -48,22 +49,26 @@ pub struct Name<'a> {
 }
 
 impl<'a> Name<'a> {
-    pub fn new(ns: &'a str, key: &'a str) -> Result<Self> {
+    /// The name, if namespace and key are accepted.
+    pub fn new(ns: &'a str, key: &'a str) -> Result<Self, Invalid> {
         check_ns(ns)?;
         check_key(key)?;
         Ok(Name { ns, key })
     }
 
+    /// The namespace.
     pub fn ns(&self) -> &'a str {
         self.ns
     }
 
+    /// The key.
     pub fn key(&self) -> &'a str {
         self.key
     }
 }
 
-pub fn check_ns(ns: &str) -> Result<()> {
+/// Whether this is a namespace.
+pub fn check_ns(ns: &str) -> Result<(), Invalid> {
     let alnum = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
     let good = match ns.as_bytes() {
         [first, rest @ ..] => {
@@ -76,16 +81,18 @@ pub fn check_ns(ns: &str) -> Result<()> {
     if good {
         return Ok(());
     }
-    // An endless name would make an endless error message.
+    // A part of it: the error message stays short, whatever came.
     let shown: String = ns.chars().take(MAX_NS_BYTES + 1).collect();
     Err(Invalid::new(
         format!("invalid marker namespace \"{shown}\""),
         format!("The namespace has {} bytes.", ns.len()),
-        "A namespace is 1 to 64 characters a-z, 0-9, dot, underscore or hyphen, and begins with a letter or digit.",
+        "A namespace is 1 to 64 characters a-z, 0-9, dot, underscore or hyphen, and begins with a \
+         letter or digit.",
     ))
 }
 
-pub fn check_key(key: &str) -> Result<()> {
+/// Whether this is a key.
+pub fn check_key(key: &str) -> Result<(), Invalid> {
     if (1..=MAX_KEY_BYTES).contains(&key.len()) {
         return Ok(());
     }
@@ -96,8 +103,8 @@ pub fn check_key(key: &str) -> Result<()> {
     ))
 }
 
-/// The size is that of the jsonb value as stored.
-pub fn check_value(bytes: usize) -> Result<()> {
+/// Whether a value may have this size, which is that of the jsonb before compression.
+pub fn check_value(bytes: usize) -> Result<(), Invalid> {
     if bytes <= MAX_VALUE_BYTES {
         return Ok(());
     }
@@ -108,7 +115,8 @@ pub fn check_value(bytes: usize) -> Result<()> {
     ))
 }
 
-pub fn check_max_rows(max_rows: i32) -> Result<i64> {
+/// How many rows a list may return, if this is a number of them.
+pub fn check_max_rows(max_rows: i32) -> Result<i64, Invalid> {
     if (1..=MAX_LIST_ROWS).contains(&max_rows) {
         return Ok(i64::from(max_rows));
     }
@@ -119,18 +127,20 @@ pub fn check_max_rows(max_rows: i32) -> Result<i64> {
     ))
 }
 
-/// What a write requires of the marker it finds.
+/// What an operation expects of the marker that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
+    /// `expect => NULL`: there may be a marker, or none.
     Anything,
-    /// `expect => 0`
+    /// `expect => 0`: there is no marker.
     Absent,
-    /// Exactly this version; never creates.
+    /// The marker has this version. A write then never creates one.
     Version(i64),
 }
 
 impl Expect {
-    pub fn new(expect: Option<i64>) -> Result<Self> {
+    /// What the argument `expect` says.
+    pub fn new(expect: Option<i64>) -> Result<Self, Invalid> {
         match expect {
             None => Ok(Expect::Anything),
             Some(0) => Ok(Expect::Absent),
@@ -143,20 +153,20 @@ impl Expect {
         }
     }
 
-    /// None: fulfilled by the live marker of this version, or by there being none.
-    pub(super) fn failure(self, live: Option<i64>) -> Option<Reason> {
+    /// Why the expectation fails, if it does. `live` is the version of the marker, if there is one.
+    pub(super) fn failure(self, live: Option<i64>) -> Option<NotApplied> {
         match (self, live) {
             (Expect::Anything, _) | (Expect::Absent, None) => None,
-            (Expect::Absent, Some(_)) => Some(Reason::Exists),
-            (Expect::Version(_), None) => Some(Reason::Absent),
+            (Expect::Absent, Some(_)) => Some(NotApplied::Exists),
+            (Expect::Version(_), None) => Some(NotApplied::Absent),
             (Expect::Version(wanted), Some(version)) => {
-                (wanted != version).then_some(Reason::Version)
+                (wanted != version).then_some(NotApplied::Version)
             }
         }
     }
 }
 
-/// An interval, as PostgreSQL keeps it.
+/// A time to live: an interval, as PostgreSQL stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ttl {
     pub months: i32,
@@ -165,15 +175,17 @@ pub struct Ttl {
 }
 
 impl Ttl {
-    /// PostgreSQL's measure for comparing intervals: a month is 30 days, a day 24 hours.
+    /// The length in microseconds by which PostgreSQL compares intervals: a month is 30 days, and a
+    /// day is 24 hours.
     fn span(self) -> i128 {
         (i128::from(self.months) * 30 + i128::from(self.days)) * DAY + i128::from(self.micros)
     }
 
-    /// Whether PostgreSQL can add it to `now`, which it does months first, then days, then the
-    /// rest, each result within timestamptz. Months and days are estimated with a margin: 4800
-    /// months are 146,097 days, any run of months is within 62 days of that ratio, and clock
-    /// changes move a day by less than another.
+    /// Whether PostgreSQL can add the interval to `now` without an error. It adds months first,
+    /// then days, then the rest, and each result must be within timestamptz. Months and days are
+    /// estimated here, with a margin: 4800 months are 146,097 days, any number of months differs
+    /// from that ratio by less than 62 days, and clock changes make a difference of less than one
+    /// day.
     fn can_be_added_to(self, now: Micros) -> bool {
         let now = i128::from(now);
         let months = i128::from(self.months) * 146_097 / 4_800 * DAY;
@@ -197,16 +209,17 @@ impl Ttl {
     }
 }
 
-/// When a marker written now expires; None is never. Exactly one of `ttl` and `forever` is said.
+/// When a marker that is written at `now` expires; None if it is kept forever. Exactly one of `ttl`
+/// and `forever` must be given.
 ///
-/// `add` is PostgreSQL's `now + interval`, which knows calendar and time zone; it is called only
-/// where it can't fail.
+/// `add` is PostgreSQL's `now + interval`, which knows the calendar and the time zone. It is called
+/// only if it cannot fail.
 pub fn expiry(
     ttl: Option<Ttl>,
     forever: bool,
     now: Micros,
     add: impl FnOnce(Ttl) -> Micros,
-) -> Result<Option<Micros>> {
+) -> Result<Option<Micros>, Invalid> {
     let ttl = match (ttl, forever) {
         (None, true) => return Ok(None),
         (Some(ttl), false) => ttl,
@@ -226,18 +239,20 @@ pub fn expiry(
         return Err(ttl.refused("The expiry is beyond the range of timestamptz"));
     }
     let expires_at = add(ttl);
-    // '1 month -30 days' and its like: longer than nothing, or not, as the calendar has it.
+    // Whether '1 month -29 days' is greater than zero depends on the length of the month.
     if expires_at <= now {
         return Err(ttl.refused("The ttl ends before it begins"));
     }
     Ok(Some(expires_at))
 }
 
-/// The keys that begin with `prefix` and come after `after`, as `lower <= key < upper` by bytes.
+/// Bounds `(lower, upper)` of the keys that begin with `prefix` and come after `after`: by bytes,
+/// `lower <= key < upper`.
 ///
-/// UTF-8 sorts by bytes as by code points, so the strings with a prefix are those from it up to
-/// the one with the last character raised by one. No text contains the zero byte, so `after` and
-/// U+0001 is the first string beyond `after`.
+/// Strings in UTF-8 have the same order by bytes as by characters. So the strings with a prefix are
+/// those from the prefix up to, and not including, the prefix with its last character raised by
+/// one. No text of PostgreSQL contains U+0000, so the first string after `after` is `after` with
+/// U+0001 appended.
 pub fn range(prefix: &str, after: Option<&str>) -> (String, String) {
     let beyond = after.map(|after| format!("{after}\u{1}"));
     let lower = match beyond {
@@ -251,20 +266,21 @@ pub fn range(prefix: &str, after: Option<&str>) -> (String, String) {
             return (lower, upper.into_iter().collect());
         }
     }
-    // Longer than a key can be, in the highest character there is.
+    // The prefix has no character that can be raised. This is above every key: it has the highest
+    // character only, and more bytes than a key may have.
     (lower, String::from(char::MAX).repeat(MAX_KEY_BYTES / 4 + 1))
 }
 
-/// What `incr` needs of a number; PostgreSQL's numeric is one, so is i64 in the tests.
+/// What an increment needs of a number. PostgreSQL's numeric is such a number.
 pub trait Number: Clone + PartialOrd {
-    /// Finite, and so small that the sum of two such numbers exists.
+    /// Whether it is finite, and so small that the sum of two such numbers exists.
     fn is_usable(&self) -> bool;
     /// The exact sum of two usable numbers.
     fn plus(&self, other: &Self) -> Self;
 }
 
-/// The arguments of an `incr`.
-pub fn check_incr<N: Number>(delta: &N, min: Option<&N>, max: Option<&N>) -> Result<()> {
+/// Whether these are arguments of an increment.
+pub fn check_incr<N: Number>(delta: &N, min: Option<&N>, max: Option<&N>) -> Result<(), Invalid> {
     let named = [("delta", Some(delta)), ("min", min), ("max", max)];
     for (name, number) in named {
         if number.is_some_and(|n| !n.is_usable()) {

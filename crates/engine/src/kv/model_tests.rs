@@ -1,4 +1,4 @@
-//! `decide` against a model: a plain map in which expired entries vanish at their hour.
+//! `decide` against a model: a plain map in which an entry vanishes at its expiry.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,26 +12,26 @@ use super::*;
 const NOW: Micros = 830_000_000_000_000;
 
 proptest! {
-    /// A table that keeps its expired rows until they are swept, driven by `decide`, answers like
-    /// a plain map in which expired entries vanish at their hour.
+    /// Rows that stay after their expiry until a sweep, changed as `decide` says, answer like a
+    /// plain map in which an entry vanishes at its expiry.
     #[test]
-    fn expired_rows_are_as_good_as_none(steps in proptest::collection::vec(step(), 1..60)) {
-        let mut table = Table::default();
+    fn expired_rows_are_as_good_as_none(actions in proptest::collection::vec(action(), 1..60)) {
+        let mut stored = StoredRows::default();
         let mut model = Model::default();
         let mut now = NOW;
-        for Step { pass, sweep, key, op, ttl } in steps {
+        for Action { pass, sweep, key, op, ttl } in actions {
             now += pass;
             if sweep {
-                table.rows.retain(|_, row| row.expires_at.is_none_or(|end| end > now));
+                stored.rows.retain(|_, row| row.expires_at.is_none_or(|end| end > now));
             }
             model.entries.retain(|_, entry| entry.expires_at.is_none_or(|end| end > now));
             let expires_at = ttl.map(|ttl| now + ttl);
             let op = op.aimed_at(model.entries.get(&key).map(|entry| entry.version));
             prop_assert_eq!(
-                table.apply(key, &op, expires_at, now),
+                stored.apply(key, &op, expires_at, now),
                 model.apply(key, &op, expires_at),
             );
-            let live: BTreeMap<_, _> = table.rows.clone().into_iter()
+            let live: BTreeMap<_, _> = stored.rows.clone().into_iter()
                 .filter(|(_, row)| row.expires_at.is_none_or(|end| end > now)).collect();
             prop_assert_eq!(&live, &model.entries);
         }
@@ -81,7 +81,7 @@ impl Op {
 }
 
 #[derive(Clone, Debug)]
-struct Step {
+struct Action {
     pass: i64,
     sweep: bool,
     key: u8,
@@ -89,7 +89,7 @@ struct Step {
     ttl: Option<i64>,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn action() -> impl Strategy<Value = Action> {
     let aim = || {
         prop_oneof![Just(Aim::Anything), Just(Aim::Absent), Just(Aim::Current), Just(Aim::Stale)]
     };
@@ -101,7 +101,7 @@ fn step() -> impl Strategy<Value = Step> {
         (-3..4i64, bound(), bound()).prop_map(|(delta, min, max)| Op::Incr(delta, min, max)),
     ];
     let ttl = proptest::option::weighted(0.8, 1..5i64);
-    (0..3i64, any::<bool>(), 0..3u8, op, ttl).prop_map(|(pass, sweep, key, op, ttl)| Step {
+    (0..3i64, any::<bool>(), 0..3u8, op, ttl).prop_map(|(pass, sweep, key, op, ttl)| Action {
         pass,
         sweep,
         key,
@@ -110,20 +110,20 @@ fn step() -> impl Strategy<Value = Step> {
     })
 }
 
-type Answer = (bool, Option<Option<i64>>, Option<i64>, Option<Reason>);
+type Answer = (bool, Option<Option<i64>>, Option<i64>, Option<NotApplied>);
 
-fn answer(applied: bool, entry: Option<&Entry>, reason: Option<Reason>) -> Answer {
+fn answer(applied: bool, entry: Option<&Entry>, reason: Option<NotApplied>) -> Answer {
     (applied, entry.map(|entry| entry.value), entry.map(|entry| entry.version), reason)
 }
 
-/// Carries decisions out as the store does.
+/// Rows as the store keeps them. Carries decisions out as the store does.
 #[derive(Default)]
-struct Table {
+struct StoredRows {
     rows: BTreeMap<u8, Entry>,
     versions: i64,
 }
 
-impl Table {
+impl StoredRows {
     fn apply(
         &mut self,
         key: u8,
@@ -153,11 +153,11 @@ impl Table {
                 self.rows.remove(&key);
                 return answer(true, live.as_ref(), None);
             }
-            Decision::Store(place) => {
-                assert_eq!(place == Place::Empty, row.is_none());
+            Decision::Store(slot) => {
+                assert_eq!(slot == Slot::Empty, row.is_none());
                 (value, expires_at)
             }
-            Decision::Count(Place::Live, sum) => (Some(sum), live.unwrap().expires_at),
+            Decision::Count(Slot::Live, sum) => (Some(sum), live.unwrap().expires_at),
             Decision::Count(_, sum) => (Some(sum), expires_at),
         };
         self.versions += 1;
@@ -167,7 +167,7 @@ impl Table {
     }
 }
 
-/// What the contract says, in the order in which it says it.
+/// What the reference page of markers says, in its order.
 #[derive(Default)]
 struct Model {
     entries: BTreeMap<u8, Entry>,
@@ -179,9 +179,9 @@ impl Model {
         let entry = self.entries.get(&key).copied();
         let refused = |reason| answer(false, entry.as_ref(), Some(reason));
         match (*expect, entry) {
-            (Expect::Absent, Some(_)) => return refused(Reason::Exists),
-            (Expect::Version(_), None) => return refused(Reason::Absent),
-            (Expect::Version(n), Some(e)) if e.version != n => return refused(Reason::Version),
+            (Expect::Absent, Some(_)) => return refused(NotApplied::Exists),
+            (Expect::Version(_), None) => return refused(NotApplied::Absent),
+            (Expect::Version(n), Some(e)) if e.version != n => return refused(NotApplied::Version),
             _ => {}
         }
         let (value, expires_at) = match *op {
@@ -189,16 +189,16 @@ impl Model {
             Op::Delete(_) => {
                 self.entries.remove(&key);
                 let applied = entry.is_some() || *expect == Expect::Absent;
-                return answer(applied, entry.as_ref(), (!applied).then_some(Reason::Absent));
+                return answer(applied, entry.as_ref(), (!applied).then_some(NotApplied::Absent));
             }
             Op::Put(_, value) => (value, expires_at),
             Op::Incr(delta, min, max) => {
                 let Some(start) = entry.map_or(Some(0), |entry| entry.value) else {
-                    return refused(Reason::Type);
+                    return refused(NotApplied::Type);
                 };
                 let sum = start + delta;
                 if sum < min.unwrap_or(sum) || sum > max.unwrap_or(sum) {
-                    return refused(Reason::Limit);
+                    return refused(NotApplied::Limit);
                 }
                 (Some(sum), entry.map_or(expires_at, |entry| entry.expires_at))
             }

@@ -228,7 +228,7 @@ impl Taking<'_> {
     fn fold_now_and_then(&self, partition: &str, under: &ActiveSnapshot) -> Result<()> {
         if random().is_multiple_of(FOLD_EVERY) {
             let until = clock::now() + FOLD_FOR;
-            fold_claims::fold_locked(self.queue, self.group, partition, until, under)?;
+            fold_claims::fold_in_pop(self.queue, self.group, partition, until, under)?;
         }
         Ok(())
     }

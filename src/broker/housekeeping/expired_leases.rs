@@ -1,0 +1,75 @@
+//! The task `leases`: put back what expired leases hold, and announce it, so that the next pop
+//! finds it at once. Without this a pop finds it too, when its search comes to the deadline.
+//!
+//! The step tries the lock of each cursor or claim. One that another transaction holds, or has
+//! moved on since the step's snapshot, is left as it is.
+
+use crate::error::Result;
+use crate::pg::clock::{self, Moment, SECOND};
+use crate::pg::spi::ActiveSnapshot;
+use crate::store::cursor::{self, LockAttempt, Notice};
+use crate::store::group::{self, Group};
+use crate::store::queue::Queue;
+use crate::store::sweep::SweepStep;
+use crate::store::unit::Unit;
+use crate::store::{claim, discovery, receipt, seen_snapshot};
+
+/// Moments looked at at a time.
+const CHUNK: usize = 500;
+/// A step that has found nothing to do looks on for this long, in microseconds.
+const LONGEST_STEP: i64 = SECOND / 20;
+
+/// One step on one queue: put back what leases hold that had expired at `now`. Returns how many
+/// leases.
+pub fn step(queue: &Queue, now: Moment) -> Result<SweepStep> {
+    ActiveSnapshot::new_snapshot(|under| {
+        let mut all = SweepStep::default();
+        for group in group::of_queue(&queue.name, under)? {
+            // A pop that searches for work has looked at all moments before this one.
+            let (_, found) = discovery::newest(group.id, under)?.unwrap_or_default();
+            let mut from = found.due;
+            loop {
+                let due = discovery::due(group.id, from, now, CHUNK, under);
+                let is_full = due.len() == CHUNK;
+                from = due.last().map_or(from, |hint| (hint.at, hint.cursor));
+                for unit in due.into_iter().filter_map(|hint| hint.unit) {
+                    all.removed += reclaim(queue, &group, Unit::named(&unit), now, under)?;
+                }
+                if !is_full || all.removed > 0 || clock::now() - now > LONGEST_STEP {
+                    all.goes_on |= is_full && all.removed > 0;
+                    break;
+                }
+                pgrx::check_for_interrupts!();
+            }
+        }
+        Ok(all)
+    })
+}
+
+/// Put back what expired leases hold of one partition, or of one claim. Returns how many leases.
+fn reclaim(
+    queue: &Queue,
+    group: &Group,
+    unit: Unit<'_>,
+    now: Moment,
+    under: &ActiveSnapshot,
+) -> Result<u64> {
+    let status = match unit {
+        Unit::Partition(name) => cursor::status(group.id, &group.start, name, under)?,
+        Unit::Claim { id, .. } => {
+            claim::find(id, under).map(|row| row.locate(under)).transpose()?
+        }
+    };
+    let Some((located, place)) = status else { return Ok(0) };
+    let mut state = located.cursor.clone();
+    let ended = state.reclaim(now, queue.identity.void_before);
+    if ended.is_empty() || cursor::try_lock(&located, place, under)? != LockAttempt::Locked {
+        return Ok(0);
+    }
+    let xid = seen_snapshot::assign_xid(queue.identity);
+    cursor::append(&located, &state, Notice::Ready { xid });
+    for (lease, trace) in &ended {
+        receipt::insert(&located, *lease, trace, now);
+    }
+    Ok(ended.len() as u64)
+}

@@ -1,0 +1,160 @@
+//! The task `messages`: delete messages by their age. `retention` goes for all of them,
+//! `completed_retention` for those that every group has settled.
+//!
+//! Whole segments go, in the order of their transactions, and never one that a lease refers to.
+//! What a group had not settled is taken off what is pending for it.
+//!
+//! One transaction at a time works on a queue: the one that holds its lock `tally`, under which
+//! arrivals and removals are counted. It also holds the rows of all groups, and, in each partition
+//! that it deletes from, every group's cursor. It tries these locks and waits for none: where
+//! another transaction is in the way, the messages stay until a later step.
+
+mod ages;
+mod claims;
+mod group_in_partition;
+mod segment_status;
+
+use std::collections::BTreeMap;
+
+use queen_engine::holes::Snapshot;
+
+use self::ages::Ages;
+use self::group_in_partition::GroupInPartition;
+use self::segment_status::SegmentStatus;
+use crate::broker::stats::count::{ArrivalCount, SEGMENTS_WORTH_A_WRITE, set_missing_baseline};
+use crate::error::Result;
+use crate::pg::clock;
+use crate::pg::spi::ActiveSnapshot;
+use crate::store::group::{self, Group};
+use crate::store::queue::Queue;
+use crate::store::segment::{self, News, news};
+use crate::store::sweep::SweepStep;
+use crate::store::{locks, seen_snapshot, tally};
+
+/// Segments that one step looks at.
+const STEP: usize = 1000;
+
+/// One step on one queue; counts messages.
+pub fn step(queue: &Queue) -> Result<SweepStep> {
+    ActiveSnapshot::new_snapshot(|under| {
+        let taken = seen_snapshot::describe(under, queue.identity);
+        let mut count = ArrivalCount::as_of(queue.id, &taken, Some(10 * STEP), under)?;
+        let now = clock::now();
+        let ages = Ages { queue, now };
+        let mut groups = group::of_queue(&queue.name, under)?;
+        let oldest = segment::oldest(queue.id, count.tally.floor, under);
+        let is_due = oldest.is_some_and(|at| match groups.is_empty() {
+            true => ages.is_over(at),
+            false => ages.is_due(at),
+        });
+        let is_new = groups.iter().any(|group| group.baseline.is_none());
+        if !(is_due || is_new) || !count.is_complete() {
+            let goes_on = !count.is_complete();
+            count.write_if_worth(if goes_on { 1 } else { SEGMENTS_WORTH_A_WRITE })?;
+            return Ok(SweepStep { removed: 0, goes_on });
+        }
+        if !tally::try_lead(queue.id, count.revision())? {
+            return Ok(SweepStep::default());
+        }
+        if !groups.iter().all(group::try_hold) {
+            return Ok(SweepStep::default());
+        }
+        groups.iter_mut().for_each(|group| set_missing_baseline(&count, group, under));
+        Retention { ages, groups, snapshot: &taken.snapshot, under }.run(&mut count)
+    })
+}
+
+/// One step, which holds the lock `tally` of the queue and the rows of its groups.
+struct Retention<'a> {
+    ages: Ages<'a>,
+    groups: Vec<Group>,
+    snapshot: &'a Snapshot,
+    under: &'a ActiveSnapshot,
+}
+
+impl Retention<'_> {
+    fn run(&self, count: &mut ArrivalCount) -> Result<SweepStep> {
+        let queue = self.ages.queue.id;
+        let before = count.tally.clone();
+        let (xid, key) = count.tally.swept.clone();
+        let rows = news(queue, xid, &key, false, STEP, self.under);
+        let mut is_full = rows.len() == STEP;
+        let mut partitions = BTreeMap::<String, Vec<News>>::new();
+        let (mut last, most) = (None, self.most_partitions());
+        for row in rows.into_iter().take_while(|row| self.ages.is_due(row.created_at)) {
+            let partition = &row.segment.key.0;
+            if partitions.len() == most && !partitions.contains_key(partition) {
+                is_full = true;
+                break;
+            }
+            last = Some((row.segment.xid, row.segment.key.clone()));
+            partitions.entry(partition.clone()).or_default().push(row);
+        }
+        let mut removed = 0;
+        for (partition, rows) in partitions {
+            for gone in self.clean(&partition, rows)? {
+                removed += gone.segment.messages;
+                count.tally.remove(gone.segment.messages, gone.segment.bytes);
+            }
+            pgrx::check_for_interrupts!();
+        }
+        let goes_on = is_full && last.is_some();
+        count.tally.floor = count.tally.floor.max(self.floor(count.tally.floor));
+        // From the end of what is old back to the start: groups may have settled something since.
+        let start = (count.tally.floor, Default::default());
+        count.tally.swept = last.filter(|_| goes_on).unwrap_or(start);
+        match count.tally == before {
+            true => count.write_if_worth(SEGMENTS_WORTH_A_WRITE)?,
+            false => count.write(),
+        }
+        Ok(SweepStep { removed, goes_on })
+    }
+
+    /// A transaction id below which the log has no segment and gets none: that of the first visible
+    /// segment, or that of the first transaction that the snapshot does not show, if it is lower.
+    fn floor(&self, from: u64) -> u64 {
+        let first = segment::first_pusher(self.ages.queue.id, from, self.under);
+        let not_shown = self.snapshot.holes.first_from(0).into_iter().chain(self.snapshot.own);
+        first.into_iter().chain(not_shown).min().unwrap_or(self.snapshot.next)
+    }
+
+    /// How many partitions this transaction may still clean. A group without order takes a lock for
+    /// each, which it can do without.
+    fn most_partitions(&self) -> usize {
+        let is_unordered = |group: &&Group| !group.is_ordered(&self.ages.queue.options);
+        match self.groups.iter().filter(is_unordered).count() {
+            0 => usize::MAX,
+            groups => locks::spare().div_ceil(groups),
+        }
+    }
+
+    /// Delete those of the old segments of one partition that may go; returns them.
+    fn clean(&self, partition: &str, rows: Vec<News>) -> Result<Vec<News>> {
+        let read = |group| GroupInPartition::read(group, &self.ages, partition, &rows, self.under);
+        let groups = self.groups.iter().map(read).collect::<Result<Vec<_>>>()?;
+        let gone: Vec<News> = rows.into_iter().filter(|row| self.may_go(row, &groups)).collect();
+        if gone.is_empty() {
+            return Ok(gone);
+        }
+        for group in &groups {
+            if !group.try_lock(&gone)? {
+                return Ok(Vec::new());
+            }
+        }
+        groups.iter().for_each(|group| group.write_off(&gone));
+        let ids: Vec<u64> = gone.iter().map(|row| row.segment.key.1).collect();
+        segment::delete(self.ages.queue.id, partition, &ids);
+        Ok(gone)
+    }
+
+    fn may_go(&self, row: &News, groups: &[GroupInPartition<'_>]) -> bool {
+        let statuses: Vec<SegmentStatus> = groups.iter().map(|group| group.status(row)).collect();
+        if statuses.contains(&SegmentStatus::Leased) {
+            return false;
+        }
+        let is_settled =
+            !statuses.is_empty() && statuses.iter().copied().all(SegmentStatus::is_settled);
+        self.ages.is_over(row.created_at)
+            || (is_settled && self.ages.is_over_if_settled(row.created_at))
+    }
+}
