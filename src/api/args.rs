@@ -1,4 +1,5 @@
-//! Arguments: what is accepted, and what is refused with 22023.
+//! Arguments: what is accepted, and what is refused with 22023. Every function of SQL reads its
+//! arguments with these, before it reads or writes a table.
 
 use std::rc::Rc;
 
@@ -8,7 +9,7 @@ use pgrx::datum::Interval;
 use crate::error::{Error, Result, cut};
 use crate::pg::allocator;
 use crate::pg::ballast::Ballast;
-use crate::pg::clock::{self, HOUR};
+use crate::pg::clock::{self, DAY, HOUR};
 use crate::pg::datum::{Array, Elements, JsonText, Jsonb};
 use crate::store::group::QUEUE_MODE;
 use crate::store::queue::UNORDERED;
@@ -17,8 +18,10 @@ const NAME_MAX: usize = 255;
 const TRANSACTION_ID_MAX: usize = 1024;
 const PAYLOAD_MAX: usize = 16 * 1024 * 1024;
 pub const LEASE_TIME_MAX: i64 = 12 * HOUR;
+/// In microseconds. No message is scheduled for later than this.
+pub const YEAR: i64 = 366 * DAY;
 
-/// The argument, which must not be NULL.
+/// The argument `what`, which must not be NULL.
 pub fn required<T>(what: &str, value: Option<T>) -> Result<T> {
     value.ok_or_else(|| {
         Error::invalid(
@@ -82,6 +85,7 @@ pub fn payload(value: Option<Jsonb>) -> Result<Jsonb> {
     sized("payload", value)
 }
 
+/// Headers: any jsonb up to 16 MiB, or SQL NULL for none.
 pub fn headers(value: Option<Jsonb>) -> Result<Option<Jsonb>> {
     value.map(|headers| sized("headers", headers)).transpose()
 }
@@ -97,7 +101,7 @@ fn sized(what: &str, value: Jsonb) -> Result<Jsonb> {
     }
 }
 
-/// An integer within a range.
+/// An integer from `low` to `high`.
 pub fn within(what: &str, value: i32, low: i32, high: i32) -> Result<i32> {
     if (low..=high).contains(&value) {
         return Ok(value);
@@ -109,7 +113,7 @@ pub fn within(what: &str, value: i32, low: i32, high: i32) -> Result<i32> {
     ))
 }
 
-/// An interval's length in microseconds, within a range of which `range` tells the user.
+/// An interval's length in microseconds, from `low` to `high`; `range` says so to the user.
 pub fn length(what: &str, value: Interval, low: i64, high: i64, range: &str) -> Result<i64> {
     match clock::micros(value) {
         Some(length) if (low..=high).contains(&length) => Ok(length),
@@ -124,9 +128,14 @@ pub fn length(what: &str, value: Interval, low: i64, high: i64, range: &str) -> 
     }
 }
 
-/// How long a lease may be.
+/// How long a lease is to be, in microseconds.
 pub fn lease_time(value: Interval) -> Result<i64> {
     length("lease_time", value, 1, LEASE_TIME_MAX, "more than 0, at most 12 hours")
+}
+
+/// How much later a message is to be delivered, in microseconds.
+pub fn delay(value: Interval) -> Result<i64> {
+    length("delay", value, 0, YEAR, "0 to one year")
 }
 
 /// How large an argument may be. A refused allocation of Rust is no ERROR, so the size that a
@@ -252,7 +261,7 @@ pub fn parallel(what: &str, array: Option<impl Array>, count: usize) -> Result<E
     ))
 }
 
-/// How a queue or a group is ordered.
+/// The ordering of a queue or a group: a known name.
 pub fn ordering(name: &str) -> Result<()> {
     match name {
         "partition" | UNORDERED => Ok(()),

@@ -1,6 +1,8 @@
-//! The way into every function of the extension. Its first argument is a [`Call`], which SQL does
-//! not see. Making that comes before reading the other arguments, and checks whether the function
-//! may run here at all.
+//! The way into every function of SQL. The first argument of each is a [`Call`], which SQL does not
+//! see. pgrx makes it before it reads the other arguments, and that checks whether the function may
+//! run here at all: it is declared as the library expects (see [`super::signatures`]), and the
+//! database is UTF-8. The function's body then runs in [`Call::answer`], and what touches tables in
+//! one of [`Call::read`], [`Call::write`] and [`Call::write_if_needed`].
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
@@ -19,7 +21,7 @@ use crate::pg::raise::OrRaise;
 use crate::pg::spi;
 use crate::worker;
 
-/// A call of a function by SQL.
+/// A call of a function of SQL.
 pub struct Call {
     signature: &'static Signature,
     /// The memory that errors of the call need, taken before it reads its arguments.
@@ -46,6 +48,12 @@ impl Call {
         accept().or_raise()
     }
 
+    /// What the function answers, or the ERROR that it raises: `body` reads the arguments, and does
+    /// the work within [`Call::read`], [`Call::write`] or [`Call::write_if_needed`].
+    pub fn answer<T>(&self, body: impl FnOnce() -> Result<T>) -> T {
+        body().or_raise()
+    }
+
     /// Run `body`, which may write, as the role that owns the extension. Error 25006 on a standby
     /// and in a READ ONLY transaction.
     pub fn write<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -53,7 +61,8 @@ impl Call {
         self.read(body)
     }
 
-    /// Run `body` as the role that owns the extension.
+    /// Run `body` as the role that owns the extension, in an SPI connection. The launcher is told
+    /// that this session uses the extension, so that a worker serves its database.
     pub fn read<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
         worker::announce();
         spi::connected(body)
@@ -66,7 +75,7 @@ impl Call {
         self.read(body)
     }
 
-    /// An error where this session cannot write.
+    /// Error 25006 where this session cannot write.
     pub fn need_writable(&self) -> Result<()> {
         self.need_primary()?;
         // SAFETY: a plain global of the backend.
@@ -81,6 +90,7 @@ impl Call {
         }
     }
 
+    /// Error 25006 on a standby.
     fn need_primary(&self) -> Result<()> {
         // SAFETY: reads shared memory.
         match unsafe { pg_sys::RecoveryInProgress() } {
@@ -116,7 +126,8 @@ unsafe impl SqlTranslatable for Call {
         Ok(ReturnsRef::One(SqlMappingRef::Skip));
 }
 
-/// Texts are UTF-8 in the library: a database of another encoding would store them as other texts.
+/// Refuse a database of another encoding than UTF-8. Texts are UTF-8 in the library, and would be
+/// stored there as other texts.
 fn refuse_encoding() -> Result<()> {
     // SAFETY: reads the backend's memory; the name is a constant of PostgreSQL.
     let (encoding, name) = unsafe {
@@ -135,8 +146,9 @@ fn refuse_encoding() -> Result<()> {
 }
 
 thread_local! {
-    /// OIDs of functions whose declaration has been checked.
+    /// OIDs of functions whose declaration has been checked. Emptied when a function changes.
     static CHECKED: RefCell<AddressMap<u32, &'static Signature>> = RefCell::default();
+    /// The session is told of changes of functions.
     static IS_LISTENING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -179,7 +191,7 @@ fn mismatch(what: &str, why: &str) -> Error {
 }
 
 extern "C-unwind" fn forget(_: pg_sys::Datum, _: std::ffi::c_int, _: u32) {
-    // Borrowed only while nothing of PostgreSQL runs, so this is never refused.
+    // The map is borrowed only while no code of PostgreSQL runs, so this is never refused.
     CHECKED.with(|known| known.try_borrow_mut().map(|mut known| known.clear()).unwrap_or_default());
 }
 

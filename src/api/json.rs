@@ -1,4 +1,5 @@
-//! JSON arguments: typed by serde, refused with 22023 and serde's own words.
+//! Arguments that are JSON: parsed into types by serde, and refused with 22023 and serde's own
+//! words.
 
 use serde::Deserialize;
 
@@ -7,20 +8,21 @@ use crate::error::{Error, Result, cut};
 use crate::pg::allocator;
 use crate::pg::datum::{JsonText, Jsonb};
 
-/// Bytes of a parsed element at most, apart from the text of its strings, while their list grows.
+/// Bytes of a parsed element at most while the list of elements grows, apart from its strings.
 const ELEMENT: usize = 1024;
 /// Bytes kept of serde's message, which may quote what it has read.
 const WORDS: usize = 1024;
 
-/// The text of an argument within its bounds, when there is the memory to parse it.
+/// The text of an argument within its bounds. 53200 if there is not the memory to parse it.
 pub fn text(what: &str, value: Jsonb, bounds: &Bounds) -> Result<JsonText> {
     let (text, count) = json_text(what, value, bounds)?;
-    // Strings are copied at most, and quoted in an error once more.
+    // At worst, each string is copied, and quoted in an error once more.
     allocator::ensure(2 * text.len() + count * ELEMENT)?;
     Ok(text)
 }
 
-/// Strings, and values that are passed on, are borrowed from the text where the type says so.
+/// Parse the text of the argument `what`. Where the type says so, strings and values are borrowed
+/// from the text.
 pub fn parse<'a, T: Deserialize<'a>>(what: &str, text: &'a str) -> Result<T> {
     let parsed = serde_json::from_str(text).map_err(|error| {
         Error::invalid(

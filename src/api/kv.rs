@@ -1,20 +1,19 @@
-//! Key/value markers: small facts with an expiry, written in the caller's transaction and
-//! compared by version. What they decide is in `queen_engine::kv`, how it is written in
-//! `store::marker`.
+//! `queen_kv_…`: key/value markers, small facts with an expiry, written in the caller's transaction
+//! and compared by version. How one is written is in [`crate::broker::marker`].
 //!
-//! What all functions here share. A marker is named by a namespace `^[a-z0-9][a-z0-9._-]{0,63}$`
-//! and a key of 1 to 512 bytes; its value is any jsonb up to 65536 bytes as stored, JSON null
-//! included. An expired marker is gone at once, whether or not a sweep has run, judged by
-//! `clock_timestamp()` read once at the start of the call; at the very moment it is gone. A ttl
-//! counts from there, too, by the calendar of the session's time zone.
-//! NULL for an argument with a default means the default; NULL for any other, and any malformed
-//! argument, is 22023.
+//! All functions here share the following. A marker is named by a namespace
+//! `^[a-z0-9][a-z0-9._-]{0,63}$` and a key of 1 to 512 bytes. Its value is any jsonb up to 65536
+//! bytes as stored, JSON null included. The moment of a call is `clock_timestamp()` at its start. A
+//! marker that expires at that moment or before does not exist, whether or not a sweep has deleted
+//! its row. A ttl counts from that moment, by the calendar of the session's time zone. NULL for an
+//! argument with a default means the default; NULL for any other, and any malformed argument, is
+//! 22023.
 //!
 //! The writes return `(applied, value, version, reason)`: applied with the new value and version
 //! (the deleted ones of a delete, the present ones of a check), or not applied with a reason and
-//! the value and version of the live marker, NULL if there is none. `required => true` raises
-//! QN010 instead of returning applied = false. A write waits for another transaction that is
-//! writing the same marker, and is seen by others at commit. In REPEATABLE READ, a marker that
+//! the value and version of the live marker, NULL if there is none. With `required => true`, QN010
+//! is raised in place of applied = false. A write waits for a transaction that is writing the
+//! marker, and other transactions see it when it has committed. In REPEATABLE READ, a marker that
 //! changed after the transaction's snapshot is 40001, never a wrong answer.
 
 // pgrx wants the columns of a result spelled out where they are returned.
@@ -26,13 +25,13 @@ use queen_engine::kv::{self, Expect, Micros, Name, Ttl};
 
 use super::args;
 use super::call::Call;
+use crate::broker::marker::MarkerWrite;
 use crate::error::{Error, Result, cut};
 use crate::pg::allocator;
 use crate::pg::clock;
 use crate::pg::datum::{Jsonb, Numeric, ResultContext, TextArray};
-use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
-use crate::store::marker::{self, KvOp, LiveMarker};
+use crate::store::marker::{self, LiveMarker};
 
 extension_sql_file!(
     "../../sql/marker.sql",
@@ -57,8 +56,6 @@ extension_sql_file!(
 ///
 /// Errors: 22023. Reads the statement's snapshot, takes no lock and no transaction id; works on a
 /// standby.
-///
-/// Source: API.md, Key/value markers.
 #[pg_extern]
 fn queen_kv_get(
     call: Call,
@@ -76,23 +73,20 @@ fn queen_kv_get(
     ),
 > {
     let context = ResultContext::here();
-    let read = || {
+    TableIterator::once(call.answer(|| {
         let name = name(ns, key)?;
-        let held = call.read(|| Ok(marker::get(name, clock::now(), context)))?;
-        Ok(looked_up(name.key(), held))
-    };
-    TableIterator::once(read().or_raise())
+        let found = call.read(|| Ok(marker::get(name, clock::now(), context)))?;
+        Ok(marker_row(name.key(), found))
+    }))
 }
 
 /// Several markers of one namespace, by name.
 ///
-/// Returns the columns of `queen_kv_get`, one row per element of `keys` in their order, a key
-/// named twice twice. All are read at one moment. An empty array gives no rows.
+/// Returns the columns of `queen_kv_get`, one row for each element of `keys`, in their order. All
+/// are read at one moment. An empty array gives no rows.
 ///
 /// Errors: 22023, also for an array of more than one dimension and for NULL elements. Reads the
 /// statement's snapshot, takes no lock and no transaction id; works on a standby.
-///
-/// Source: API.md, Key/value markers; Ranges.
 #[pg_extern]
 fn queen_kv_get_many(
     call: Call,
@@ -110,15 +104,14 @@ fn queen_kv_get_many(
     ),
 > {
     let context = ResultContext::here();
-    let read = || {
+    TableIterator::new(call.answer(|| {
         let ns = args::required("ns", ns)?;
         kv::check_ns(ns)?;
-        let keys = wanted(args::required("keys", keys)?)?;
+        let keys = checked_keys(args::required("keys", keys)?)?;
         let names = keys.iter().map(String::as_str).collect();
-        let held = call.read(|| Ok(marker::get_many(ns, names, clock::now(), context)))?;
-        Ok(keys.iter().zip(held).map(|(key, held)| looked_up(key, held)).collect::<Vec<_>>())
-    };
-    TableIterator::new(read().or_raise())
+        let found = call.read(|| Ok(marker::get_many(ns, names, clock::now(), context)))?;
+        Ok(keys.iter().zip(found).map(|(key, found)| marker_row(key, found)).collect::<Vec<_>>())
+    }))
 }
 
 /// The live markers of a namespace, in byte order of their keys.
@@ -128,8 +121,6 @@ fn queen_kv_get_many(
 ///
 /// Errors: 22023. Reads the statement's snapshot, takes no lock and no transaction id; works on a
 /// standby. Visits only the part of the primary key that has the prefix.
-///
-/// Source: API.md, Key/value markers.
 #[pg_extern]
 fn queen_kv_list(
     call: Call,
@@ -148,7 +139,7 @@ fn queen_kv_list(
     ),
 > {
     let context = ResultContext::here();
-    let read = || {
+    let markers = call.answer(|| {
         let ns = args::required("ns", ns)?;
         kv::check_ns(ns)?;
         // No key is longer than this, so the rest of the text decides nothing.
@@ -156,11 +147,11 @@ fn queen_kv_list(
         let range = kv::range(short(prefix.unwrap_or("")), after.map(short));
         let max_rows = kv::check_max_rows(max_rows.unwrap_or(100))?;
         call.read(|| Ok(marker::list(ns, &range, max_rows, clock::now(), context)))
-    };
-    TableIterator::new(read().or_raise().into_iter().map(|(key, held)| {
-        let (expires_at, updated_at) =
-            (held.expires_at.and_then(clock::timestamp), clock::timestamp(held.updated_at));
-        (key, held.value, held.version, expires_at, updated_at)
+    });
+    TableIterator::new(markers.into_iter().map(|(key, marker)| {
+        let LiveMarker { value, version, expires_at, updated_at } = marker;
+        let expires_at = expires_at.and_then(clock::timestamp);
+        (key, value, version, expires_at, clock::timestamp(updated_at))
     }))
 }
 
@@ -171,8 +162,6 @@ fn queen_kv_list(
 /// expiry that was there. Over an expired marker the new one is new, with its own creation time.
 ///
 /// Reasons: `exists` (expect 0), `absent` and `version` (expect a version). Errors: 22023, QN010.
-///
-/// Source: API.md, Key/value markers; fine print 13.
 #[allow(clippy::too_many_arguments)]
 #[pg_extern]
 fn queen_kv_put(
@@ -195,7 +184,7 @@ fn queen_kv_put(
 > {
     TableIterator::once(write(&call, ns, key, required, |now| {
         let expires_at = expiry(ttl, forever, now)?;
-        KvOp::put(args::required("value", value)?, expires_at, Expect::new(expect)?)
+        MarkerWrite::put(args::required("value", value)?, expires_at, Expect::new(expect)?)
     }))
 }
 
@@ -205,8 +194,6 @@ fn queen_kv_put(
 /// and version; if it rolls back, the next one wins. An expired marker does not count.
 ///
 /// Reasons: `exists`. Errors: 22023, QN010.
-///
-/// Source: API.md, Key/value markers; fine print 13.
 #[pg_extern]
 fn queen_kv_put_if_absent(
     call: Call,
@@ -227,7 +214,7 @@ fn queen_kv_put_if_absent(
 > {
     TableIterator::once(write(&call, ns, key, required, |now| {
         let expires_at = expiry(ttl, forever, now)?;
-        KvOp::put(args::required("value", value)?, expires_at, Expect::Absent)
+        MarkerWrite::put(args::required("value", value)?, expires_at, Expect::Absent)
     }))
 }
 
@@ -236,8 +223,6 @@ fn queen_kv_put_if_absent(
 /// Applied, it returns what it deleted. `expect => 0` is applied, with NULLs, where there is none.
 ///
 /// Reasons: `absent`, `version`, `exists` (expect 0). Errors: 22023, QN010.
-///
-/// Source: API.md, Key/value markers; fine print 13.
 #[pg_extern]
 fn queen_kv_delete(
     call: Call,
@@ -254,7 +239,9 @@ fn queen_kv_delete(
         name!(reason, Option<&'static str>),
     ),
 > {
-    TableIterator::once(write(&call, ns, key, required, |_| Ok(KvOp::delete(Expect::new(expect)?))))
+    TableIterator::once(write(&call, ns, key, required, |_| {
+        Ok(MarkerWrite::delete(Expect::new(expect)?))
+    }))
 }
 
 /// Add to a marker that is a number; one that is not there counts as zero.
@@ -265,8 +252,6 @@ fn queen_kv_delete(
 ///
 /// Reasons: `limit`, `type` (the value is not a number). Errors: 22023 (also for NaN, infinite
 /// numbers, min > max, and a sum that a marker can't hold), QN010.
-///
-/// Source: API.md, Key/value markers; fine print 13.
 #[pg_extern]
 #[allow(clippy::too_many_arguments)]
 fn queen_kv_incr(
@@ -291,20 +276,19 @@ fn queen_kv_incr(
     TableIterator::once(write(&call, ns, key, required, |now| {
         let expires_at = expiry(ttl, forever, now)?;
         let delta = Numeric(delta.unwrap_or_else(|| AnyNumeric::from(1)));
-        KvOp::incr(delta, min.map(Numeric), max.map(Numeric), expires_at)
+        MarkerWrite::incr(delta, min.map(Numeric), max.map(Numeric), expires_at)
     }))
 }
 
 /// Assert that a marker has exactly this version, or (expect 0) that there is none.
 ///
-/// Writes nothing. A marker that was found as expected stays so until the transaction ends: others
-/// may check it too, but who would change it waits. So two transactions that check one marker and
-/// then both write it wait for each other (40P01 for one of them): write with `expect` instead.
-/// Absence is true at the moment of the call; to claim it, use `queen_kv_put_if_absent`.
+/// Writes nothing. A marker that was found as expected stays so until the transaction ends: other
+/// transactions may check it too, but one that would write it waits. So two transactions that check
+/// one marker and then both write it wait for each other (40P01 for one of them): write with
+/// `expect` instead. Absence is true at the moment of the call; to claim it, use
+/// `queen_kv_put_if_absent`.
 ///
 /// Reasons: `exists`, `absent`, `version`. Errors: 22023, QN010.
-///
-/// Source: API.md, Key/value markers; fine print 13.
 #[pg_extern]
 fn queen_kv_check(
     call: Call,
@@ -322,11 +306,12 @@ fn queen_kv_check(
     ),
 > {
     TableIterator::once(write(&call, ns, key, required, |_| {
-        Ok(KvOp::check(Expect::new(Some(args::required("expect", expect)?))?))
+        Ok(MarkerWrite::check(Expect::new(Some(args::required("expect", expect)?))?))
     }))
 }
 
-type Written = (bool, Option<Jsonb>, Option<i64>, Option<&'static str>);
+/// A row of a write: applied, value, version, reason.
+type WriteRow = (bool, Option<Jsonb>, Option<i64>, Option<&'static str>);
 
 /// Everything is checked before anything is read or written.
 fn write(
@@ -334,24 +319,24 @@ fn write(
     ns: Option<&str>,
     key: Option<&str>,
     required: Option<bool>,
-    op: impl FnOnce(Micros) -> Result<KvOp>,
-) -> Written {
+    write: impl FnOnce(Micros) -> Result<MarkerWrite>,
+) -> WriteRow {
     let context = ResultContext::here();
-    let run = || {
+    call.answer(|| {
         let now = clock::now();
         let name = name(ns, key)?;
-        let op = op(now)?;
-        let outcome = call.write_if_needed(|| marker::apply(name, &op, now, context))?;
+        let write = write(now)?;
+        let outcome = call.write_if_needed(|| write.run(name, now, context))?;
         if required == Some(true) && !outcome.applied {
             return Err(outcome.precondition(name));
         }
         let reason = outcome.reason.map(kv::NotApplied::as_str);
         Ok((outcome.applied, outcome.value, outcome.version, reason))
-    };
-    run().or_raise()
+    })
 }
 
-type LookedUp = (
+/// A row of a look-up: found, key, value, version, expires_at, updated_at.
+type MarkerRow = (
     bool,
     String,
     Option<Jsonb>,
@@ -360,19 +345,12 @@ type LookedUp = (
     Option<TimestampWithTimeZone>,
 );
 
-fn looked_up(key: &str, held: Option<LiveMarker>) -> LookedUp {
+fn marker_row(key: &str, found: Option<LiveMarker>) -> MarkerRow {
     let key = key.to_owned();
-    match held {
-        None => (false, key, None, None, None, None),
-        Some(LiveMarker { value, version, expires_at, updated_at }) => (
-            true,
-            key,
-            Some(value),
-            Some(version),
-            expires_at.and_then(clock::timestamp),
-            clock::timestamp(updated_at),
-        ),
-    }
+    let Some(marker) = found else { return (false, key, None, None, None, None) };
+    let expires_at = marker.expires_at.and_then(clock::timestamp);
+    let updated_at = clock::timestamp(marker.updated_at);
+    (true, key, Some(marker.value), Some(marker.version), expires_at, updated_at)
 }
 
 fn name<'a>(ns: Option<&'a str>, key: Option<&'a str>) -> Result<Name<'a>> {
@@ -380,7 +358,7 @@ fn name<'a>(ns: Option<&'a str>, key: Option<&'a str>) -> Result<Name<'a>> {
 }
 
 /// The keys of an array, each of them a good one.
-fn wanted(keys: TextArray) -> Result<Vec<String>> {
+fn checked_keys(keys: TextArray) -> Result<Vec<String>> {
     let keys = args::elements("keys", keys, &args::KEYS)?;
     allocator::ensure(keys.len() * (kv::MAX_KEY_BYTES + 100))?;
     let keys: Option<Vec<String>> = keys.iter().collect();
@@ -391,23 +369,9 @@ fn wanted(keys: TextArray) -> Result<Vec<String>> {
     Ok(keys)
 }
 
-/// When a marker written now expires. The bundle's `ttlSeconds` is a [`Ttl`] of microseconds.
-pub(super) fn expires_at(ttl: Option<Ttl>, forever: bool, now: Micros) -> Result<Option<Micros>> {
-    Ok(kv::expiry(ttl, forever, now, |ttl| plus(now, ttl))?)
-}
-
+/// When a marker that is written now expires; None: never.
 fn expiry(ttl: Option<Interval>, forever: Option<bool>, now: Micros) -> Result<Option<Micros>> {
     let ttl = ttl.map(|i| Ttl { months: i.months(), days: i.days(), micros: i.micros() });
-    expires_at(ttl, forever.unwrap_or(false), now)
-}
-
-/// `now + interval`, by the calendar of the session's time zone.
-fn plus(now: Micros, ttl: Ttl) -> Micros {
-    let mut interval = pg_sys::Interval { time: ttl.micros, day: ttl.days, month: ttl.months };
-    let args = [now.into_datum(), Some(pg_sys::Datum::from(&raw mut interval))];
-    // SAFETY: the function takes a timestamptz and a pointer to an interval, which lives across
-    // the call, and returns a timestamptz.
-    let sum = unsafe { pgrx::direct_function_call(pg_sys::timestamptz_pl_interval, &args) };
-    // It never returns NULL; `now` would be refused as a ttl of nothing.
-    sum.unwrap_or(now)
+    let end = |ttl: Ttl| clock::plus(now, ttl.months, ttl.days, ttl.micros);
+    Ok(kv::expiry(ttl, forever.unwrap_or(false), now, end)?)
 }

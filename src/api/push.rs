@@ -1,102 +1,31 @@
-//! `queen_push`, `queen_push_batch`, `queen_push_items`: append messages to the log.
-//!
-//! Nothing is locked and nobody is waited for, except a transaction that is pushing the same
-//! transaction_id, or creating the queue. The transaction gets its xid first, then ids are drawn,
-//! then rows are written: on this order the readers rely (see `queen_engine::holes`).
+//! `queen_push`, `queen_push_batch`, `queen_push_items`: append messages to the log. What a push
+//! does there is in [`crate::broker::push`].
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
 
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::args;
 use super::call::Call;
-use crate::broker::lookup;
-use crate::broker::push::delayed;
-use crate::broker::push::max_depth;
-use crate::broker::push::segmenting::push_to;
-use crate::error::{Error, Result};
+use super::{args, json};
+use crate::broker::push::delayed::push_later;
+use crate::broker::push::{Destination, Message, Pushed, push};
+use crate::error::Result;
 use crate::pg::allocator;
-use crate::pg::clock::{self, DAY};
 use crate::pg::datum::{Jsonb, JsonbArray, TextArray};
-use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
-use crate::settings;
-use crate::store::queue::Queue;
 
-/// A queue and a partition, by their names.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Destination {
-    pub queue: Rc<str>,
-    pub partition: Rc<str>,
+/// A queue and a partition, by checked names; no partition is the default one.
+pub fn destination(queue: Option<&str>, partition: Option<&str>) -> Result<Destination> {
+    Ok(Destination {
+        queue: args::name("queue", queue)?.into(),
+        partition: args::name("partition", partition.or(Some(DEFAULT_PARTITION)))?.into(),
+    })
 }
 
-impl Destination {
-    pub fn of(queue: Option<&str>, partition: Option<&str>) -> Result<Self> {
-        Ok(Self {
-            queue: args::name("queue", queue)?.into(),
-            partition: args::name("partition", partition.or(Some(DEFAULT_PARTITION)))?.into(),
-        })
-    }
-}
-
-/// A message to be pushed.
-#[derive(Clone, Debug)]
-pub struct Message {
-    pub to: Destination,
-    pub payload: Jsonb,
-    pub transaction_id: Option<String>,
-    pub headers: Option<Jsonb>,
-}
-
-/// What became of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pushed {
-    /// None: it is not in the log yet.
-    pub message: Option<i64>,
-    pub transaction_id: String,
-    pub status: PushStatus,
-    /// A duplicate whose original was there before this call.
-    pub was_stored_before: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PushStatus {
-    Queued,
-    Duplicate,
-    Scheduled,
-}
-
-impl PushStatus {
-    pub fn name(self) -> &'static str {
-        match self {
-            PushStatus::Queued => "queued",
-            PushStatus::Duplicate => "duplicate",
-            PushStatus::Scheduled => "scheduled",
-        }
-    }
-}
-
-impl Pushed {
-    pub fn scheduled(transaction_id: String) -> Self {
-        let status = PushStatus::Scheduled;
-        Self { message: None, transaction_id, status, was_stored_before: false }
-    }
-
-    pub fn duplicate_of(message: Option<i64>, transaction_id: String) -> Self {
-        let status = PushStatus::Duplicate;
-        Self { message, transaction_id, status, was_stored_before: true }
-    }
-}
-
-/// No message is scheduled for later than this.
-pub const YEAR: i64 = 366 * DAY;
-
-pub const DEFAULT_PARTITION: &str = "Default";
+const DEFAULT_PARTITION: &str = "Default";
 
 /// Append one message to `partition` of `queue`, which is created if it does not exist (unless
 /// `queen_mq.auto_create` is off). `transaction_id` (1..1024 bytes) is remembered for the queue's
@@ -105,9 +34,9 @@ pub const DEFAULT_PARTITION: &str = "Default";
 ///
 /// Errors: 22023 for a malformed argument, 42704 for an unknown queue with auto_create off.
 ///
-/// Transaction: the message is delivered after the caller commits, and in the order of the pushes
-/// of one session and of transactions that follow each other. Nobody waits for this push but one
-/// with the same transaction_id.
+/// Transaction: the message is delivered after the caller commits. Messages of one session, and of
+/// transactions of which one begins after the other has committed, are delivered in their order.
+/// No other transaction waits for this push, except one that pushes an equal transaction_id.
 #[pg_extern]
 fn queen_push(
     call: Call,
@@ -121,20 +50,14 @@ fn queen_push(
     'static,
     (name!(message_id, Option<i64>), name!(transaction_id, String), name!(status, &'static str)),
 > {
-    let pushed = (|| {
-        let to = Destination::of(queue, partition)?;
+    let pushed = call.answer(|| {
+        let to = destination(queue, partition)?;
         let message = message(&to, payload, transaction_id, headers)?;
-        let delay = delay.map(|delay| args::length("delay", delay, 0, YEAR, "0 to one year"));
-        match delay.transpose()?.unwrap_or(0) {
+        match delay.map(args::delay).transpose()?.unwrap_or(0) {
             0 => call.write(|| push(&[&message])),
-            delay => call.write(|| {
-                let queue = find_queue(&message.to.queue)?;
-                max_depth::admit(&queue, 1)?;
-                Ok(vec![delayed::push_later(&queue, &message, delay)?])
-            }),
+            delay => call.write(|| Ok(vec![push_later(&message, delay)?])),
         }
-    })()
-    .or_raise();
+    });
     TableIterator::new(pushed.into_iter().map(|p| (p.message, p.transaction_id, p.status.name())))
 }
 
@@ -159,8 +82,8 @@ fn queen_push_batch(
         name!(status, &'static str),
     ),
 > {
-    let pushed = (|| {
-        let to = Destination::of(queue, partition)?;
+    let pushed = call.answer(|| {
+        let to = destination(queue, partition)?;
         let payloads = args::required("payloads", payloads)?;
         let payloads = args::elements("payloads", payloads, &args::MESSAGES)?;
         let count = payloads.len();
@@ -174,8 +97,7 @@ fn queen_push_batch(
         };
         let messages = allocator::list(count, (0..count).map(one))?;
         call.write(|| push_all(&messages))
-    })()
-    .or_raise();
+    });
     rows(pushed)
 }
 
@@ -195,18 +117,18 @@ fn queen_push_items(
         name!(status, &'static str),
     ),
 > {
-    let pushed = (|| {
+    let pushed = call.answer(|| {
         let items = args::required("items", items)?;
-        let text = super::json::text("items", items, &args::JSON_MESSAGES)?;
-        let items: Vec<PushItem> = super::json::parse("items", &text)?;
+        let text = json::text("items", items, &args::JSON_MESSAGES)?;
+        let items: Vec<PushItem> = json::parse("items", &text)?;
         let messages = allocator::list(items.len(), items.into_iter().map(PushItem::message))?;
         drop(text);
         call.write(|| push_all(&messages))
-    })()
-    .or_raise();
+    });
     rows(pushed)
 }
 
+/// The rows of a push of several messages.
 type Rows = TableIterator<
     'static,
     (
@@ -243,10 +165,11 @@ pub struct PushItem<'a> {
 }
 
 impl PushItem<'_> {
+    /// The message, checked.
     pub fn message(self) -> Result<Message> {
         let headers = self.headers.map(RawValue::get).filter(|text| *text != "null");
         message(
-            &Destination::of(Some(&self.queue), self.partition.as_deref())?,
+            &destination(Some(&self.queue), self.partition.as_deref())?,
             Jsonb::from_text(self.payload.get()),
             self.transaction_id.as_deref(),
             headers.and_then(Jsonb::from_text),
@@ -254,7 +177,7 @@ impl PushItem<'_> {
     }
 }
 
-/// A checked message.
+/// A message for `to`, its parts checked.
 pub fn message(
     to: &Destination,
     payload: Option<Jsonb>,
@@ -269,46 +192,6 @@ pub fn message(
     })
 }
 
-/// Bytes of a message in the lists that a push makes of it, beyond its transaction_id.
-const ON_ITS_WAY: usize = 600;
-
 fn push_all(messages: &[Message]) -> Result<Vec<Pushed>> {
     push(&allocator::list(messages.len(), messages.iter().map(Ok))?)
-}
-
-/// Push `messages`, in their order within each partition; results in their order.
-pub fn push(messages: &[&Message]) -> Result<Vec<Pushed>> {
-    let ids = messages.iter().filter_map(|message| message.transaction_id.as_ref());
-    let ids: usize = ids.map(String::len).sum();
-    allocator::ensure(messages.len() * ON_ITS_WAY + 3 * ids)?;
-    // Ascending, so that two calls wait for each other's transaction_ids in one order.
-    let mut places: BTreeMap<&Destination, Vec<usize>> = BTreeMap::new();
-    for (at, message) in messages.iter().enumerate() {
-        places.entry(&message.to).or_default().push(at);
-    }
-    let mut pushed = allocator::room(messages.len())?;
-    pushed.resize(messages.len(), None);
-    let mut queues: HashMap<&str, Queue> = HashMap::new();
-    for (Destination { queue: name, partition }, places) in places {
-        let queue = match queues.remove(&**name) {
-            Some(known) => known,
-            None => find_queue(name)?,
-        };
-        max_depth::admit(&queue, places.len())?;
-        let wanted: Vec<&Message> = places.iter().map(|&at| messages[at]).collect();
-        for (at, result) in places.iter().zip(push_to(&queue, partition, &wanted)?) {
-            pushed[*at] = Some(result);
-        }
-        queues.insert(name, queue);
-    }
-    Ok(pushed.into_iter().flatten().collect())
-}
-
-/// The queue, created where that is allowed.
-pub fn find_queue(name: &str) -> Result<Queue> {
-    match lookup::queue_named(name)? {
-        Some(queue) => Ok(queue),
-        None if settings::auto_create() => lookup::find_or_create_queue(name, clock::now()),
-        None => Err(Error::no_such_queue(name)),
-    }
 }

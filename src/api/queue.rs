@@ -1,22 +1,16 @@
-//! `queen_configure` and `queen_delete_queue`.
+//! `queen_configure`, `queen_purge`, `queen_delete_queue`: a queue as a whole.
 
 use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::prelude::*;
 
 use super::args;
 use super::call::Call;
-use crate::broker::group::reorder::reorder;
-use crate::broker::hold::attempts::hold_in_attempts;
-use crate::broker::hold::{delete_discovery, hold_queue_and_cursors};
-use crate::broker::lookup;
-use crate::broker::purge::purge;
+use crate::broker::queue::{self, Change};
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, DAY};
 use crate::pg::datum::TextArray;
-use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
-use crate::store::queue::{self, Options, Queue};
-use crate::store::{dead_letter, group, segment, timer};
+use crate::store::queue::{Options, Queue};
 
 /// No option is longer than this: 100 years of 365 days.
 const LONGEST: i64 = 36_500 * DAY;
@@ -38,10 +32,10 @@ const LONGEST: i64 = 36_500 * DAY;
 /// Errors: 22023 for a malformed argument; 55000 for a change of `ordering` while a group that it
 /// concerns has live leases; 40001 in REPEATABLE READ.
 ///
-/// Transaction: takes effect for others when the caller commits. Waits for a transaction that is
-/// changing or creating the same queue; a change of `ordering` also for those that have popped or
-/// settled, moved or removed a group, or replayed a dead letter, and not ended; meanwhile others go
-/// on.
+/// Transaction: takes effect for other transactions when the caller commits. Waits for a
+/// transaction that is creating or changing the queue. A change of `ordering` also waits for
+/// transactions that have popped or settled, moved or removed a group, or replayed a dead letter,
+/// and have not ended; meanwhile other consumers go on.
 #[allow(clippy::too_many_arguments, clippy::type_complexity)]
 #[pg_extern]
 fn queen_configure(
@@ -82,7 +76,7 @@ fn queen_configure(
         name!(created_at, Option<TimestampWithTimeZone>),
     ),
 > {
-    let (name, queue) = (|| {
+    let queue = call.answer(|| {
         let name = args::name("queue", queue)?;
         let given = checked(Options {
             lease_time,
@@ -99,15 +93,35 @@ fn queen_configure(
             max_depth,
             ordering: ordering.map(args::quoted).map(str::to_owned),
         })?;
-        let unset = args::given_elements::<String>("unset", unset, &args::OPTIONS)?;
-        let change = Change { given, unset: unset.unwrap_or_default(), reset: reset == Some(true) };
-        let queue = call.write(|| configure(name, change))?;
-        Ok((name.to_owned(), queue))
-    })()
-    .or_raise();
+        let unset = checked_unset(unset, &given)?;
+        call.write(|| queue::configure(name, Change { given, unset, reset: reset == Some(true) }))
+    });
+    TableIterator::once(options_in_effect(queue))
+}
+
+/// A row of `queen_configure`.
+type OptionsInEffect = (
+    String,
+    Option<Interval>,
+    i32,
+    Option<Interval>,
+    f64,
+    Option<Interval>,
+    Option<i32>,
+    String,
+    Option<Interval>,
+    Option<Interval>,
+    Option<Interval>,
+    Option<Interval>,
+    Option<i64>,
+    String,
+    Option<TimestampWithTimeZone>,
+);
+
+fn options_in_effect(queue: Queue) -> OptionsInEffect {
     let o = &queue.options;
-    TableIterator::once((
-        name,
+    (
+        queue.name,
         shown(o.lease_time, o.lease_time()),
         o.retry_limit(),
         shown(o.retry_delay, o.retry_delay()),
@@ -122,7 +136,7 @@ fn queen_configure(
         o.max_depth,
         o.ordering().to_owned(),
         clock::timestamp(queue.created_at),
-    ))
+    )
 }
 
 /// An interval as it was set, or the default.
@@ -130,81 +144,30 @@ fn shown(set: Option<Interval>, in_effect: i64) -> Option<Interval> {
     set.or_else(|| clock::interval(in_effect))
 }
 
-struct Change {
-    given: Options,
-    unset: Vec<String>,
-    reset: bool,
-}
-
-fn configure(name: &str, change: Change) -> Result<Queue> {
-    lookup::find_or_create_queue(name, clock::now())?;
-    // Gone again in the meantime: deleted by a transaction that this one waited for.
-    let mut queue = lookup::lock_queue(name)?.ok_or_else(|| Error::no_such_queue(name))?;
-    let before = queue.options.clone();
-    if change.reset {
-        queue.options = Options::default();
-    }
-    let options = &mut queue.options;
-    merge(options, change.given.clone());
-    for name in &change.unset {
-        unset(options, &change.given, name)?;
-    }
-    queue::update(&queue);
-    if queue.options.ordering() != before.ordering() {
-        reorder(&queue, &before)?;
-    }
-    Ok(queue)
-}
-
-/// Each option by its name: what is set, and what is given.
-macro_rules! options {
-    ($($name:ident),* $(,)?) => {
-        fn merge(options: &mut Options, given: Options) {
-            $(if given.$name.is_some() {
-                options.$name = given.$name;
-            })*
-        }
-
-        /// Put one option back to its default.
-        fn unset(options: &mut Options, given: &Options, name: &str) -> Result<()> {
-            match name {
-                $(stringify!($name) if given.$name.is_some() => Err(set_and_unset(name)),
-                stringify!($name) => {
-                    options.$name = None;
-                    Ok(())
-                })*
-                other => Err(Error::invalid(
-                    format!("unknown option \"{}\" in unset", args::quoted(other)),
+/// The options that `unset` names, none of which is given a value in the same call.
+fn checked_unset(unset: Option<TextArray>, given: &Options) -> Result<Vec<String>> {
+    let unset = args::given_elements::<String>("unset", unset, &args::OPTIONS)?;
+    let unset = unset.unwrap_or_default();
+    for name in &unset {
+        match queue::is_set(given, name) {
+            Some(false) => (),
+            Some(true) => {
+                return Err(Error::invalid(
+                    format!("{name} is both set and unset"),
+                    "The option has a value in this call and is named in unset.",
+                    "Do one of the two.",
+                ));
+            }
+            None => {
+                return Err(Error::invalid(
+                    format!("unknown option \"{}\" in unset", args::quoted(name)),
                     "A queue has no such option.",
                     "Name options as the arguments of queen_configure are named.",
-                )),
+                ));
             }
         }
-    };
-}
-
-options!(
-    lease_time,
-    retry_limit,
-    retry_delay,
-    retry_backoff,
-    retry_delay_max,
-    max_deliveries,
-    on_exhausted,
-    dedup_window,
-    delay,
-    retention,
-    completed_retention,
-    max_depth,
-    ordering,
-);
-
-fn set_and_unset(name: &str) -> Error {
-    Error::invalid(
-        format!("{name} is both set and unset"),
-        "The option has a value in this call and is named in unset.",
-        "Do one of the two.",
-    )
+    }
+    Ok(unset)
 }
 
 /// Options within their ranges.
@@ -269,56 +232,29 @@ fn checked(options: Options) -> Result<Options> {
 ///
 /// Transaction: takes effect when the caller commits. Waits for transactions that have popped or
 /// settled, registered, moved or removed a group, replayed a dead letter, moved a timer, or pushed
-/// where `max_depth` is set, and not ended; meanwhile others go on. A push that has not committed
-/// by then is lost with the queue.
+/// where `max_depth` is set, and have not ended; meanwhile other consumers go on. A push that has
+/// not committed by then is lost with the queue.
 #[pg_extern]
 fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
-    (|| {
+    call.answer(|| {
         let name = args::name("queue", queue)?;
-        call.write(|| {
-            let queue = lookup::lock_queue(name)?.ok_or_else(|| Error::no_such_queue(name))?;
-            delete(&queue)
-        })
-    })()
-    .or_raise()
+        call.write(|| queue::delete(name))
+    })
 }
 
-/// Remove a queue whose row the caller has locked.
-fn delete(queue: &Queue) -> Result<i64> {
-    let groups = hold_in_attempts(&queue.name, |attempt| {
-        let (groups, _) = hold_queue_and_cursors(attempt, queue)?;
-        groups.iter().try_for_each(|group| delete_discovery(attempt, group))?;
-        let (id, name) = (queue.id, queue.name.clone());
-        attempt.lock_rows(move || {
-            timer::lock_of_queue(id);
-            dead_letter::delete_of_queue(&name);
-            Ok(())
-        })?;
-        Ok(groups)
-    })?;
-    group::delete(&groups);
-    let messages = segment::delete_all(queue.id);
-    queue::delete(queue);
-    Ok(messages)
-}
-
-/// Remove all messages of `queue`; options and groups stay. Returns how many. Whoever holds a lease
-/// on one of them has lost it (QN002). Timers and dead letters stay.
+/// Remove all messages of `queue`; options and groups stay. Returns how many. A consumer that holds
+/// a lease on one of them has lost it (QN002). Timers and dead letters stay.
 ///
 /// Errors: 42704 if there is no such queue; 22023; 40001 in REPEATABLE READ.
 ///
 /// Transaction: takes effect when the caller commits; a message whose push has not committed by the
 /// time of the call stays. Waits for transactions that have popped or settled, registered, moved
-/// or removed a group, replayed a dead letter, or pushed where `max_depth` is set, and not ended;
-/// meanwhile others go on.
+/// or removed a group, replayed a dead letter, or pushed where `max_depth` is set, and have not
+/// ended; meanwhile other consumers go on.
 #[pg_extern]
 fn queen_purge(call: Call, queue: Option<&str>) -> i64 {
-    (|| {
+    call.answer(|| {
         let name = args::name("queue", queue)?;
-        call.write(|| {
-            let found = lookup::queue_named(name)?;
-            purge(&found.ok_or_else(|| Error::no_such_queue(name))?)
-        })
-    })()
-    .or_raise()
+        call.write(|| queue::purge(name))
+    })
 }

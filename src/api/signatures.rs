@@ -1,9 +1,9 @@
-//! The declaration that each function of the library expects.
+//! How the library expects each function to be declared. [`super::call`] compares.
 //!
-//! The SQL declaration of a function comes with the extension's version in the database, its code
-//! with the library on disk. A server has one library for all its databases, so the two can differ
-//! until `ALTER EXTENSION queen_mq UPDATE` has run. A function reads its arguments by position, so
-//! it must not read those of another declaration.
+//! The declaration of a function belongs to the extension's version in the database, its code to
+//! the library on disk. A server has one library for all its databases, so the two can differ until
+//! `ALTER EXTENSION queen_mq UPDATE` has run. A function reads its arguments by position, so it
+//! must not read those of another declaration.
 
 use pgrx::pg_sys::Oid;
 use pgrx::pg_sys::{

@@ -1,4 +1,4 @@
-//! `queen_sweep`: tidy up, from any scheduler.
+//! `queen_sweep`, `queen_worker_start`: sweep, from any scheduler or by a background worker.
 
 use pgrx::prelude::*;
 
@@ -8,7 +8,6 @@ use crate::broker::housekeeping::Task;
 use crate::error::Result;
 use crate::pg::binary_upgrade::refuse_under_binary_upgrade;
 use crate::pg::clock;
-use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
 use crate::worker;
 
@@ -19,19 +18,17 @@ use crate::worker;
 ///
 /// Errors: 22023; 40001 in REPEATABLE READ.
 ///
-/// Transaction: takes effect when the caller commits, so commit at once. What somebody has locked is
-/// left for the next time; several sweeps may run side by side.
+/// Transaction: takes effect when the caller commits, so commit at once. What another transaction
+/// has locked is left for the next time; several sweeps may run side by side.
 #[pg_extern]
 fn queen_sweep(
     call: Call,
     max_ms: default!(Option<i32>, "1000"),
 ) -> TableIterator<'static, (name!(task, &'static str), name!(removed, i64))> {
-    let removed = (|| {
+    TableIterator::new(call.answer(|| {
         let max = args::within("max_ms", max_ms.unwrap_or(1000), 1, 60_000)?;
         sweep(&call, clock::now() + i64::from(max) * 1000)
-    })()
-    .or_raise();
-    TableIterator::new(removed)
+    }))
 }
 
 /// Start a background worker for this database, until the server is restarted: what
@@ -43,17 +40,20 @@ fn queen_sweep(
 /// Transaction: takes effect at once, whatever becomes of the transaction.
 #[pg_extern]
 fn queen_worker_start(call: Call) -> bool {
-    call.need_writable().or_raise();
-    refuse_under_binary_upgrade().or_raise();
-    worker::start_here()
+    call.answer(|| {
+        call.need_writable()?;
+        refuse_under_binary_upgrade()?;
+        Ok(worker::start_here())
+    })
 }
 
+/// Run each task, step by step, until it has nothing left or the deadline has passed.
 fn sweep(call: &Call, deadline: clock::Moment) -> Result<Vec<(&'static str, i64)>> {
     let mut removed: Vec<(&'static str, i64)> = Vec::new();
     for task in Task::all() {
         let mut count = 0;
         while clock::now() < deadline {
-            // Each in a connection of its own, whose memory is freed with it.
+            // Each step has an SPI connection of its own, which frees the memory of the step.
             let step = call.write(|| task.step())?;
             count += step.removed as i64;
             if !step.goes_on {

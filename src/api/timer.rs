@@ -1,24 +1,22 @@
-//! `queen_schedule`, `queen_cancel`: messages that enter the log later.
+//! `queen_schedule`, `queen_cancel`: messages that enter the log later. What a timer is, is in
+//! [`crate::broker::timer`].
 
 use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::prelude::*;
 
-use super::args;
+use super::args::{self, YEAR};
 use super::call::Call;
-use super::push::{Destination, YEAR, find_queue, message};
-use crate::broker::lookup;
-use crate::broker::push::delayed;
+use super::push::{destination, message};
+use crate::broker::timer::{self, Scheduled};
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, Moment};
 use crate::pg::datum::Jsonb;
-use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
-use crate::store::timer;
 
 /// Push a message to `partition` of `queue` later: after `delay`, or at `deliver_at` (one of the
-/// two; at most a year ahead; a time that is past is due at once). One timer for each
-/// `timer_key` (1..1024 bytes) of a queue: a second call replaces the first. The queue is created as a
-/// push does. `transaction_id`: what the delivered message carries; made up if it is not given.
+/// two; at most a year ahead; a time that is past is due at once). A queue has one timer for each
+/// `timer_key` (1..1024 bytes): a second call replaces the first. The queue is created as by a
+/// push. `transaction_id`: what the delivered message carries; made up if it is not given.
 ///
 /// Returns `scheduled`, or `rescheduled` where a timer was replaced. A due timer is moved into the
 /// log exactly once, by the worker, by `queen_sweep`, or by any pop of the queue; the message's
@@ -48,25 +46,26 @@ fn queen_schedule(
         name!(deliver_at, Option<TimestampWithTimeZone>),
     ),
 > {
-    let scheduled = (|| {
-        let to = Destination::of(queue, partition)?;
+    let scheduled = call.answer(|| {
+        let to = destination(queue, partition)?;
         let key = args::timer_key(timer_key)?;
         let message = message(&to, payload, transaction_id, headers)?;
-        let delay = delay.map(|delay| args::length("delay", delay, 0, YEAR, "0 to one year"));
-        let at = deliver_at.map(clock::moment);
-        let deliver_at = moment(delay.transpose()?, at, clock::now(), WANTED_ONE)?;
-        call.write(|| Ok(delayed::schedule(&find_queue(&to.queue)?, key, &message, deliver_at)))
-    })()
-    .or_raise();
-    let status = if scheduled.is_new { "scheduled" } else { "rescheduled" };
+        let delay = delay.map(args::delay).transpose()?;
+        let deliver_at = moment(delay, deliver_at.map(clock::moment), clock::now())?;
+        call.write(|| timer::schedule(key, &message, deliver_at))
+    });
+    let status = status(&scheduled);
     let deliver_at = clock::timestamp(scheduled.deliver_at);
     TableIterator::once((status, scheduled.transaction_id, deliver_at))
 }
 
-pub const WANTED_ONE: &str = "Say when in one way: after a delay, or at a time.";
+/// What a user is told.
+pub fn status(scheduled: &Scheduled) -> &'static str {
+    if scheduled.is_new { "scheduled" } else { "rescheduled" }
+}
 
-/// The moment that was asked for in one of two ways.
-pub fn moment(delay: Option<i64>, at: Option<Moment>, now: Moment, hint: &str) -> Result<Moment> {
+/// The moment of delivery: after a delay in microseconds, or at a time. Exactly one is given.
+pub fn moment(delay: Option<i64>, at: Option<Moment>, now: Moment) -> Result<Moment> {
     let at = match (delay, at) {
         (Some(delay), None) => now.saturating_add(delay),
         (None, Some(at)) => at,
@@ -74,7 +73,7 @@ pub fn moment(delay: Option<i64>, at: Option<Moment>, now: Moment, hint: &str) -
             return Err(Error::invalid(
                 "a timer needs one of a delay and a time",
                 if given.is_some() { "Both were given." } else { "Neither was given." },
-                hint,
+                "Say when in one way: after a delay, or at a time.",
             ));
         }
     };
@@ -88,7 +87,8 @@ pub fn moment(delay: Option<i64>, at: Option<Moment>, now: Moment, hint: &str) -
     Ok(at.max(clock::EARLIEST))
 }
 
-/// Cancel a timer. Returns false if there is none: it has been moved into the log, or never was.
+/// Cancel a timer. Returns false if there is none: it has been moved into the log, or was never
+/// set.
 ///
 /// Errors: 22023.
 ///
@@ -96,13 +96,9 @@ pub fn moment(delay: Option<i64>, at: Option<Moment>, now: Moment, hint: &str) -
 /// moving or cancelling the same timer.
 #[pg_extern]
 fn queen_cancel(call: Call, queue: Option<&str>, timer_key: Option<&str>) -> bool {
-    (|| {
-        let name = args::name("queue", queue)?;
+    call.answer(|| {
+        let queue = args::name("queue", queue)?;
         let key = args::timer_key(timer_key)?;
-        call.write(|| {
-            let queue = lookup::queue_named(name)?;
-            Ok(queue.is_some_and(|queue| timer::cancel(queue.id, key).is_some()))
-        })
-    })()
-    .or_raise()
+        call.write(|| Ok(timer::cancel(queue, key)?.is_some()))
+    })
 }

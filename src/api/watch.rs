@@ -1,4 +1,5 @@
-//! What the views are made of that SQL alone can't tell, and the metrics.
+//! `queen_metrics`, `queen_prometheus`, and the functions behind the views: the figures of
+//! [`crate::broker::stats`] as rows. They lock nothing.
 
 use pgrx::datum::{Interval, TimestampWithTimeZone, Uuid};
 use pgrx::prelude::*;
@@ -7,13 +8,12 @@ use super::call::Call;
 use crate::broker::stats::figures::Figures;
 use crate::broker::stats::metrics::{self, Metric};
 use crate::pg::clock::{self, Moment};
-use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
 use crate::pg::spi::ActiveSnapshot;
 use crate::store::group::QUEUE_MODE;
 
 fn figures(call: &Call) -> Figures {
-    call.read(|| ActiveSnapshot::new_snapshot(Figures::take)).or_raise()
+    call.answer(|| call.read(|| ActiveSnapshot::new_snapshot(Figures::take)))
 }
 
 /// Queue mode is NULL.
@@ -118,8 +118,8 @@ pub mod queen_mq {
 }
 
 /// Figures of every queue and group, one row for each: `labels` says of which, `kind` is 'gauge' or
-/// 'counter'. Costs by the number of partitions that groups have read and by what has arrived since
-/// anybody last looked.
+/// 'counter'. The cost grows with the number of partitions that groups have read, and with what
+/// has arrived since it was last counted.
 #[pg_extern]
 fn queen_metrics(
     call: Call,
@@ -142,7 +142,7 @@ fn queen_metrics(
     ))
 }
 
-/// The same in the text format that Prometheus scrapes.
+/// The figures of `queen_metrics` in the text format that Prometheus scrapes.
 #[pg_extern]
 fn queen_prometheus(call: Call) -> String {
     metrics::exposition(&metrics::of(&figures(&call), clock::now()))

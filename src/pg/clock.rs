@@ -71,6 +71,18 @@ pub fn interval(micros: i64) -> Option<Interval> {
     Interval::new(0, 0, micros).ok()
 }
 
+/// A moment and an interval later, by the calendar of the session's time zone. Beyond what a
+/// timestamptz can hold it is an ERROR.
+pub fn plus(at: Moment, months: i32, days: i32, micros: i64) -> Moment {
+    let mut interval = pg_sys::Interval { time: micros, day: days, month: months };
+    let args = [at.into_datum(), Some(pg_sys::Datum::from(&raw mut interval))];
+    // SAFETY: the function takes a timestamptz and a pointer to an interval, which lives across
+    // the call, and returns a timestamptz.
+    let sum = unsafe { pgrx::direct_function_call(pg_sys::timestamptz_pl_interval, &args) };
+    // It never returns NULL.
+    sum.unwrap_or(at)
+}
+
 /// The first moment that a timestamptz can hold; what -infinity is taken for.
 pub const EARLIEST: Moment = -211_813_488_000_000_000;
 

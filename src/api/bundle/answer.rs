@@ -2,174 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use queen_engine::lease::LeaseId;
 use serde::Serialize;
-use serde_json::value::{RawValue, to_raw_value};
 
-use super::Marker;
-use crate::api::push::{Message, Pushed};
-use crate::broker::settle::Report;
-use crate::error::{Error, Result};
-use crate::pg::clock;
-use crate::pg::datum::Jsonb;
-use crate::store::marker::{KvOutcome, LiveMarker};
+use crate::api::timer::status;
+use crate::broker::bundle::{Json, NamedTimer, OperationResult, json, json_of};
+use crate::error::{Code, Error, Result};
+use crate::pg::clock::{self, Moment};
+use crate::store::marker::LiveMarker;
 
-/// A piece of JSON text.
-pub type Json = Box<RawValue>;
-
-pub fn json<T: Serialize>(value: T) -> Result<Json> {
-    to_raw_value(&value).map_err(|error| Error::corrupt(error.to_string()))
-}
-
-/// A stored value; null for none.
-pub fn stored(value: Option<Jsonb>) -> Result<Json> {
-    match value {
-        None => json(()),
-        Some(value) => RawValue::from_string(value.to_text().to_owned())
-            .map_err(|_| Error::corrupt("a jsonb value is not JSON")),
-    }
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Acked {
-    index: usize,
-    r#type: &'static str,
-    success: bool,
-    lease_id: String,
-    settled: i32,
-    already: i32,
-    dead_lettered: i32,
-    lease_released: bool,
-}
-
-pub fn acked(index: usize, lease: LeaseId, report: &Report, item: usize) -> Result<Json> {
-    let (settled, already, dead_lettered) = report.counts(|i| i == item);
-    json(Acked {
-        index,
-        r#type: "ack",
-        success: true,
-        lease_id: lease.to_string(),
-        settled,
-        already,
-        dead_lettered,
-        lease_released: report.released,
-    })
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Appended<'a> {
-    index: usize,
-    r#type: &'static str,
-    success: bool,
-    queue: &'a str,
-    partition: &'a str,
-    message_id: Option<i64>,
-    transaction_id: &'a str,
-    status: &'static str,
-}
-
-pub fn appended(index: usize, message: &Message, pushed: &Pushed) -> Result<Json> {
-    json(Appended {
-        index,
-        r#type: "push",
-        success: true,
-        queue: &message.to.queue,
-        partition: &message.to.partition,
-        message_id: pushed.message,
-        transaction_id: &pushed.transaction_id,
-        status: pushed.status.name(),
-    })
-}
-
-#[derive(Serialize)]
-struct Written<'a> {
-    index: usize,
-    op: &'static str,
-    applied: bool,
-    key: &'a str,
-    value: Json,
-    version: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'static str>,
-}
-
-pub fn written(index: usize, marker: &Marker, outcome: &KvOutcome) -> Result<Json> {
-    json(Written {
-        index,
-        op: marker.label,
-        applied: outcome.applied,
-        key: &marker.key,
-        value: stored(outcome.value)?,
-        version: outcome.version,
-        reason: outcome.reason.map(|reason| reason.as_str()),
-    })
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct LookedUp<'a> {
-    index: usize,
-    op: &'static str,
-    found: bool,
-    key: &'a str,
-    value: Json,
-    version: Option<i64>,
-    expires_at: Option<String>,
-}
-
-pub fn looked_up(index: usize, key: &str, held: Option<LiveMarker>) -> Result<Json> {
-    json(LookedUp {
-        index,
-        op: "get",
-        found: held.is_some(),
-        key,
-        value: stored(held.map(|held| held.value))?,
-        version: held.map(|held| held.version),
-        expires_at: held.and_then(|held| held.expires_at).map(clock::iso),
-    })
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Row<'a> {
-    key: &'a str,
-    value: Json,
-    version: i64,
-    expires_at: Option<String>,
-}
-
-#[derive(Serialize)]
-struct LookedUpMany<'a> {
-    index: usize,
-    op: &'static str,
-    rows: Vec<Row<'a>>,
-    missing: Vec<&'a str>,
-}
-
-pub fn looked_up_many(
-    index: usize,
-    keys: &[String],
-    held: Vec<Option<LiveMarker>>,
-) -> Result<Json> {
-    let mut rows = BTreeMap::new();
-    let mut missing = Vec::new();
-    for (key, held) in keys.iter().zip(held) {
-        let Some(held) = held else {
-            missing.push(key.as_str());
-            continue;
-        };
-        let row = Row {
-            key,
-            value: stored(Some(held.value))?,
-            version: held.version,
-            expires_at: held.expires_at.map(clock::iso),
-        };
-        rows.insert(key, row);
-    }
-    json(LookedUpMany { index, op: "getMany", rows: rows.into_values().collect(), missing })
-}
+/// Bytes of one operation's answer, apart from markers' values: twice, as it also becomes text.
+pub const OPERATION: usize = 4096;
 
 #[derive(Serialize)]
 struct Success {
@@ -177,13 +19,14 @@ struct Success {
     results: Vec<Json>,
 }
 
-pub fn success(results: Vec<Json>) -> Result<Json> {
-    json(Success { success: true, results })
+/// The answer of a bundle that has been carried out.
+pub fn success(results: Vec<OperationResult>) -> Result<Json> {
+    let results = results.into_iter().enumerate().map(|(index, result)| answer(index, result));
+    json(Success { success: true, results: results.collect::<Result<_>>()? })
 }
 
-/// The answer for an error that is an outcome of the bundle; others stay errors.
+/// The answer for an error that is an outcome of the bundle; other errors stay errors.
 pub fn refusal(error: Error) -> Result<Json> {
-    use crate::error::Code;
     let reason = match error.code {
         Code::KvPrecondition => "kv_precondition",
         Code::Duplicate => "duplicate",
@@ -201,4 +44,169 @@ pub fn refusal(error: Error) -> Result<Json> {
     answer.insert("error", json(error.message)?);
     answer.insert("results", json([(); 0])?);
     json(answer)
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AckAnswer {
+    index: usize,
+    r#type: &'static str,
+    success: bool,
+    lease_id: String,
+    settled: i32,
+    already: i32,
+    dead_lettered: i32,
+    lease_released: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PushAnswer<'a> {
+    index: usize,
+    r#type: &'static str,
+    success: bool,
+    queue: &'a str,
+    partition: &'a str,
+    message_id: Option<i64>,
+    transaction_id: &'a str,
+    status: &'static str,
+}
+
+#[derive(Serialize)]
+struct WriteAnswer<'a> {
+    index: usize,
+    op: &'static str,
+    applied: bool,
+    key: &'a str,
+    value: Json,
+    version: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct GetAnswer<'a> {
+    index: usize,
+    op: &'static str,
+    found: bool,
+    key: &'a str,
+    value: Json,
+    version: Option<i64>,
+    expires_at: Option<String>,
+}
+
+#[derive(Serialize)]
+struct GetManyAnswer<'a> {
+    index: usize,
+    op: &'static str,
+    rows: Vec<FoundMarker<'a>>,
+    missing: Vec<&'a str>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FoundMarker<'a> {
+    key: &'a str,
+    value: Json,
+    version: i64,
+    expires_at: Option<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TimerAnswer<'a> {
+    index: usize,
+    op: &'static str,
+    status: &'static str,
+    queue: &'a str,
+    timer_key: &'a str,
+    transaction_id: Option<&'a str>,
+    deliver_at: Option<String>,
+}
+
+/// The answer for the operation at `index`.
+fn answer(index: usize, result: OperationResult) -> Result<Json> {
+    match result {
+        OperationResult::Settled { lease, counts, released } => {
+            let (settled, already, dead_lettered) = counts;
+            json(AckAnswer {
+                index,
+                r#type: "ack",
+                success: true,
+                lease_id: lease.to_string(),
+                settled,
+                already,
+                dead_lettered,
+                lease_released: released,
+            })
+        }
+        OperationResult::Pushed { message, pushed } => json(PushAnswer {
+            index,
+            r#type: "push",
+            success: true,
+            queue: &message.to.queue,
+            partition: &message.to.partition,
+            message_id: pushed.message,
+            transaction_id: &pushed.transaction_id,
+            status: pushed.status.name(),
+        }),
+        OperationResult::Written { write, outcome } => json(WriteAnswer {
+            index,
+            op: write.label,
+            applied: outcome.applied,
+            key: &write.key,
+            value: json_of(outcome.value)?,
+            version: outcome.version,
+            reason: outcome.reason.map(|reason| reason.as_str()),
+        }),
+        OperationResult::Got { key, marker } => json(GetAnswer {
+            index,
+            op: "get",
+            found: marker.is_some(),
+            key,
+            value: json_of(marker.map(|marker| marker.value))?,
+            version: marker.map(|marker| marker.version),
+            expires_at: marker.and_then(|marker| marker.expires_at).map(clock::iso),
+        }),
+        OperationResult::GotMany { keys, markers } => got_many(index, keys, markers),
+        OperationResult::Scheduled { timer, scheduled } => {
+            let found = (scheduled.transaction_id.as_str(), scheduled.deliver_at);
+            timed(index, "schedule", timer, status(&scheduled), Some(found))
+        }
+        OperationResult::Cancelled { timer, found } => {
+            let status = if found.is_some() { "cancelled" } else { "absent" };
+            let found = found.as_ref().map(|(id, deliver_at)| (id.as_str(), *deliver_at));
+            timed(index, "cancel", timer, status, found)
+        }
+    }
+}
+
+/// Rows in the order of their keys, each key once.
+fn got_many(index: usize, keys: &[String], markers: Vec<Option<LiveMarker>>) -> Result<Json> {
+    let mut rows = BTreeMap::new();
+    let mut missing = Vec::new();
+    for (key, marker) in keys.iter().zip(markers) {
+        let Some(LiveMarker { value, version, expires_at, .. }) = marker else {
+            missing.push(key.as_str());
+            continue;
+        };
+        let (value, expires_at) = (json_of(Some(value))?, expires_at.map(clock::iso));
+        rows.insert(key, FoundMarker { key, value, version, expires_at });
+    }
+    json(GetManyAnswer { index, op: "getMany", rows: rows.into_values().collect(), missing })
+}
+
+/// `found`: the timer's transaction_id and moment.
+fn timed(
+    index: usize,
+    op: &'static str,
+    timer: &NamedTimer,
+    status: &'static str,
+    found: Option<(&str, Moment)>,
+) -> Result<Json> {
+    let (queue, timer_key) = timer.name();
+    let transaction_id = found.map(|(id, _)| id);
+    let deliver_at = found.map(|(_, at)| clock::iso(at));
+    json(TimerAnswer { index, op, status, queue, timer_key, transaction_id, deliver_at })
 }

@@ -1,16 +1,15 @@
-//! The timers of a bundle.
+//! Elements of `timers`.
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::answer::{Json, json};
-use super::parse::{given, needed, refuse_fields, unknown};
-use crate::api::args;
-use crate::api::push::{Destination, Message, YEAR, message};
-use crate::api::timer::{WANTED_ONE, moment};
+use super::fields::{given, needed, refuse_fields, unknown};
+use crate::api::args::{self, YEAR};
+use crate::api::push::{destination, message};
+use crate::api::timer::moment;
+use crate::broker::bundle::NamedTimer;
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, Moment};
 use crate::pg::datum::Jsonb;
@@ -38,18 +37,13 @@ pub struct TimerOperation<'a> {
     headers: Option<&'a RawValue>,
 }
 
-/// A timer operation, checked.
-pub enum Timer {
-    Schedule { key: String, message: Message, deliver_at: Moment },
-    Cancel { queue: String, key: String },
-}
-
 impl TimerOperation<'_> {
-    pub fn checked(self, now: Moment) -> Result<Timer> {
+    /// The operation, checked. `now`: the moment of the call, from which a delay counts.
+    pub fn checked(self, now: Moment) -> Result<NamedTimer> {
         args::timer_key(Some(&self.timer_key))?;
         match self.op.as_ref() {
             "schedule" => {
-                let to = Destination::of(Some(&self.queue), self.partition.as_deref())?;
+                let to = destination(Some(&self.queue), self.partition.as_deref())?;
                 let payload = needed("payload", self.payload)?;
                 let headers = self.headers.map(RawValue::get).filter(|text| *text != "null");
                 let message = message(
@@ -60,8 +54,8 @@ impl TimerOperation<'_> {
                 )?;
                 let delay = self.delay_ms.map(milliseconds).transpose()?;
                 let at = self.deliver_at.as_deref().map(clock::parse).transpose()?;
-                let deliver_at = moment(delay, at, now, WANTED_ONE)?;
-                Ok(Timer::Schedule { key: self.timer_key.into_owned(), message, deliver_at })
+                let deliver_at = moment(delay, at, now)?;
+                Ok(NamedTimer::Schedule { key: self.timer_key.into_owned(), message, deliver_at })
             }
             "cancel" => {
                 let has = [
@@ -74,13 +68,14 @@ impl TimerOperation<'_> {
                 ];
                 refuse_fields("cancel", &has, &has.map(|(name, _)| name))?;
                 let queue = args::name("queue", Some(&self.queue))?.to_owned();
-                Ok(Timer::Cancel { queue, key: self.timer_key.into_owned() })
+                Ok(NamedTimer::Cancel { queue, key: self.timer_key.into_owned() })
             }
             other => Err(unknown("timer op", other, "Use \"schedule\" or \"cancel\".")),
         }
     }
 }
 
+/// A delay in microseconds.
 fn milliseconds(delay: f64) -> Result<i64> {
     const YEAR_MS: f64 = YEAR as f64 / 1000.0;
     match delay {
@@ -91,43 +86,4 @@ fn milliseconds(delay: f64) -> Result<i64> {
             "Pass 0 to one year.",
         )),
     }
-}
-
-impl Timer {
-    /// What no bundle may name twice.
-    pub fn name(&self) -> (&str, &str) {
-        match self {
-            Timer::Schedule { key, message, .. } => (&message.to.queue, key),
-            Timer::Cancel { queue, key } => (queue, key),
-        }
-    }
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Timed<'a> {
-    index: usize,
-    op: &'static str,
-    status: &'static str,
-    queue: &'a str,
-    timer_key: &'a str,
-    transaction_id: Option<&'a str>,
-    deliver_at: Option<String>,
-}
-
-/// What a timer operation answers. `found`: the timer's transaction_id and moment.
-pub fn timed(
-    index: usize,
-    timer: &Timer,
-    status: &'static str,
-    found: Option<(&str, Moment)>,
-) -> Result<Json> {
-    let (queue, timer_key) = timer.name();
-    let op = match timer {
-        Timer::Schedule { .. } => "schedule",
-        Timer::Cancel { .. } => "cancel",
-    };
-    let transaction_id = found.map(|(id, _)| id);
-    let deliver_at = found.map(|(_, at)| clock::iso(at));
-    json(Timed { index, op, status, queue, timer_key, transaction_id, deliver_at })
 }

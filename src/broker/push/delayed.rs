@@ -1,41 +1,34 @@
-//! Messages that enter the log later: timers, and pushes with a delay.
+//! Messages that enter the log later. A push with a delay goes into the table of timers, as
+//! [`crate::broker::timer`] puts timers there; [`deliver_due`] moves what is due into the log.
+//!
+//! `api::push` calls [`push_later`]. Every pop of a queue, and every sweep, calls [`deliver_due`].
+//! The row of a timer is locked by the transaction that schedules, replaces, cancels or moves it.
 
 use std::collections::BTreeMap;
 
-use crate::api::push::{Destination, Message, Pushed};
-use crate::broker::push::segmenting::push_to;
+use crate::broker::push::max_depth;
+use crate::broker::push::message::{Destination, Message, Pushed};
+use crate::broker::push::segmenting::push_to_partition;
+use crate::broker::queue::find_or_auto_create;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
-use crate::pg::datum::random;
+use crate::pg::random::random;
 use crate::store::admission;
 use crate::store::queue::Queue;
 use crate::store::timer::{self, Due, NewTimer};
 use crate::wait::waiters::{self, Topic};
 
-/// Due messages that a pop moves into the log at most: they are its transaction's until it commits.
+/// How many due messages one pop moves into the log at most: its transaction holds them until it
+/// ends.
 pub const MOVED_BY_POP: usize = 100;
 
-/// A timer as it was scheduled.
-#[derive(Debug)]
-pub struct Scheduled {
-    /// There was none of its key.
-    pub is_new: bool,
-    pub transaction_id: String,
-    pub deliver_at: Moment,
-}
-
-/// Schedule `message` under `key`, replacing what is scheduled under it.
-pub fn schedule(queue: &Queue, key: &str, message: &Message, deliver_at: Moment) -> Scheduled {
-    waiters::touch(Topic::queue(&queue.name));
-    let given = message.transaction_id.clone();
-    let transaction_id =
-        given.unwrap_or_else(|| format!("timer-{:016x}{:016x}", random(), random()));
-    let is_new = new_timer(queue, key, message, &transaction_id, deliver_at).replace();
-    Scheduled { is_new, transaction_id, deliver_at }
-}
-
-/// Schedule a push. A transaction_id that is remembered, or waits to be pushed, is a duplicate.
-pub fn push_later(queue: &Queue, message: &Message, delay: i64) -> Result<Pushed> {
+/// Push a message after `delay` microseconds. It is a duplicate if the dedup window remembers its
+/// transaction_id, or if a push of it has been delayed and waits. QN020 where the queue is full;
+/// 42704 where it is not there and may not be created. Waits for a transaction that is creating the
+/// queue, or is delaying or moving the same message.
+pub fn push_later(message: &Message, delay: i64) -> Result<Pushed> {
+    let queue = find_or_auto_create(&message.to.queue)?;
+    max_depth::admit(&queue, 1)?;
     let now = clock::now();
     let partition = &message.to.partition;
     let random_id = || format!("delayed-{:016x}{:016x}", random(), random());
@@ -52,34 +45,38 @@ pub fn push_later(queue: &Queue, message: &Message, delay: i64) -> Result<Pushed
         0 => format!("\u{1}{}", random_id()),
         _ => format!("\u{1}{partition}\u{1f}{transaction_id}"),
     };
-    let is_new = new_timer(queue, &key, message, &transaction_id, now + delay).add();
+    let is_new = message.as_timer(&queue, &key, &transaction_id, now + delay).add();
     Ok(match is_new {
         true => Pushed::scheduled(transaction_id),
         false => Pushed::duplicate_of(None, transaction_id),
     })
 }
 
-fn new_timer<'a>(
-    queue: &Queue,
-    key: &'a str,
-    message: &'a Message,
-    transaction_id: &'a str,
-    deliver_at: Moment,
-) -> NewTimer<'a> {
-    NewTimer {
-        queue: queue.id,
-        key,
-        partition: &message.to.partition,
-        transaction_id,
-        deliver_at,
-        payload: message.payload,
-        headers: message.headers,
+impl Message {
+    /// The row of the table of timers that keeps the message until `deliver_at`. One that comes
+    /// without a transaction_id is given one, for it has no id yet that it could be derived from.
+    pub fn as_timer<'a>(
+        &'a self,
+        queue: &Queue,
+        key: &'a str,
+        transaction_id: &'a str,
+        deliver_at: Moment,
+    ) -> NewTimer<'a> {
+        NewTimer {
+            queue: queue.id,
+            key,
+            partition: &self.to.partition,
+            transaction_id,
+            deliver_at,
+            payload: self.payload,
+            headers: self.headers,
+        }
     }
 }
 
-/// Move what is due into the log, by partitions; returns how many. `next`: the moment of the queue's
-/// next timer. One whose transaction_id somebody is pushing at this moment is left for later: a pop
-/// waits for nobody.
+/// Move up to `limit` messages that are due into the log, by partitions; returns how many. `next`
+/// is the moment of the queue's next timer. Waits for no other transaction: a timer that one holds,
+/// and a message whose transaction_id one is pushing, is left for later.
 pub fn deliver_due(queue: &Queue, next: Option<Moment>, limit: usize) -> Result<usize> {
     let now = clock::now();
     if next.is_none_or(|next| next > now) {
@@ -115,8 +112,8 @@ fn deliver_in(queue: &Queue, partition: &str, held: Vec<Due>) -> Result<usize> {
     }
     if !ids.is_empty() {
         timer::delete(ids);
-        // However many wait: they were let in when they were scheduled.
-        push_to(queue, partition, &messages.iter().collect::<Vec<_>>())?;
+        // `max_depth` let them in when they were scheduled.
+        push_to_partition(queue, partition, &messages.iter().collect::<Vec<_>>())?;
     }
     Ok(messages.len())
 }

@@ -1,26 +1,33 @@
-//! `max_depth`: a push is refused when about so many messages wait for the slowest group.
+//! The option `max_depth`: a push is refused when about so many messages wait for the slowest
+//! group.
 //!
-//! What waits is counted over the partitions of every group, so it is not counted for every push:
-//! a session goes by what it knows for as long as counting took twenty times over, and longer where
-//! the limit is far away.
+//! Every push to a queue asks [`admit`]. To count what waits, a session looks at the partitions of
+//! every group, so it does not count for every push. It uses its last count for twenty times as
+//! long as counting took, and for longer where the limit is far away. To count, it tries the lock
+//! `tally` of the queue, and keeps the result for others if it gets it.
 
-use crate::broker::stats::count;
+use crate::broker::stats::count::measure_depth;
 use crate::error::{Code, Error, Result};
 use crate::pg::clock::{self, Moment, SECOND};
 use crate::pg::session_cache::SessionCache;
 use crate::pg::spi::ActiveSnapshot;
 use crate::store::queue::Queue;
 
+/// A count that the session remembers.
 #[derive(Clone, Copy)]
 struct KnownDepth {
     depth: i64,
-    at: Moment,
+    counted_at: Moment,
+    /// Microseconds that it took to count.
     cost: i64,
-    /// Pushed by this session since.
+    /// Messages that this session has pushed since.
     pushed: i64,
 }
 
+/// For how long a count is used at least.
 const SHORT: i64 = SECOND / 20;
+/// For how long it is used at least while this session has pushed less than a quarter of the room
+/// that it found.
 const LONG: i64 = SECOND / 2;
 /// Queues whose depth a session remembers.
 const REMEMBERED: usize = 256;
@@ -29,14 +36,14 @@ thread_local! {
     static KNOWN: SessionCache<i64, KnownDepth> = SessionCache::of(REMEMBERED);
 }
 
-/// Let `messages` in, or refuse: QN020.
+/// Let so many messages in, or refuse them with QN020.
 pub fn admit(queue: &Queue, messages: usize) -> Result<()> {
     let Some(max) = queue.options.max_depth else { return Ok(()) };
     let now = clock::now();
     let remembered = KNOWN.with(|known| known.take(&queue.id));
-    let mut known = match remembered.filter(|known| known.holds(now, max)) {
+    let mut known = match remembered.filter(|known| known.may_be_used(now, max)) {
         Some(known) => known,
-        None => measure(queue, now)?,
+        None => count(queue, now)?,
     };
     let depth = known.depth + known.pushed;
     let is_full = depth >= max;
@@ -53,8 +60,8 @@ pub fn admit(queue: &Queue, messages: usize) -> Result<()> {
 }
 
 impl KnownDepth {
-    fn holds(&self, now: Moment, max: i64) -> bool {
-        let age = now - self.at;
+    fn may_be_used(&self, now: Moment, max: i64) -> bool {
+        let age = now - self.counted_at;
         let span = 20 * self.cost;
         let room = max - self.depth;
         let is_far = self.pushed < room / 4;
@@ -62,7 +69,7 @@ impl KnownDepth {
     }
 }
 
-fn measure(queue: &Queue, now: Moment) -> Result<KnownDepth> {
-    let depth = ActiveSnapshot::new_snapshot(|under| count::measure_depth(queue, under))?;
-    Ok(KnownDepth { depth, at: now, cost: clock::now() - now, pushed: 0 })
+fn count(queue: &Queue, now: Moment) -> Result<KnownDepth> {
+    let depth = ActiveSnapshot::new_snapshot(|under| measure_depth(queue, under))?;
+    Ok(KnownDepth { depth, counted_at: now, cost: clock::now() - now, pushed: 0 })
 }

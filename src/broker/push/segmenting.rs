@@ -1,10 +1,16 @@
-//! The messages of one push for one partition: admitted, cut into segments, numbered, written.
+//! How the messages of one call for one partition become segments: which of them are duplicates,
+//! how the others are cut into segments, which ids they get.
+//!
+//! The verb push calls this, and so does the delivery of due timers. It follows the push rule of
+//! [`crate::broker::push`]. A transaction_id that the queue's dedup window remembers has a row in
+//! the table `admission`, which the pushing transaction locks to its end: another transaction that
+//! pushes the same one waits for it there.
 
 use std::collections::HashMap;
 
 use queen_engine::message::{MessageId, SEGMENT_CAPACITY};
 
-use crate::api::push::{Message, PushStatus, Pushed};
+use crate::broker::push::message::{Message, PushStatus, Pushed};
 use crate::error::Result;
 use crate::pg::clock;
 use crate::store::queue::Queue;
@@ -12,24 +18,29 @@ use crate::store::segment::{self, Appending, NewSegment};
 use crate::store::{admission, seen_snapshot};
 use crate::wait::waiters::{self, Topic};
 
-/// Messages share a segment while its row fits into a page: one that does not is cut into pieces
-/// elsewhere, each with its own entry in an index. What is left of a page's 8160 bytes is for the
-/// other columns and the arrays' headers.
+/// Messages share a segment while its row fits into a page. PostgreSQL cuts a larger row into
+/// pieces and stores them elsewhere, each with an entry in an index. What is left of a page's 8160
+/// bytes is for the other columns and the arrays' headers.
 const SEGMENT_BYTES: usize = 7_500;
 
-/// Push to one partition.
-pub fn push_to(queue: &Queue, partition: &str, messages: &[&Message]) -> Result<Vec<Pushed>> {
+/// Push to one partition, in the order of `messages`; returns what became of each. Waits for a
+/// transaction that is pushing one of their transaction_ids.
+pub fn push_to_partition(
+    queue: &Queue,
+    partition: &str,
+    messages: &[&Message],
+) -> Result<Vec<Pushed>> {
     waiters::touch(Topic::queue(&queue.name));
     let xid = seen_snapshot::assign_xid(queue.identity);
     let now = clock::now();
     let mut batch = PushBatch::new(messages);
     batch.admit(queue, partition, now);
-    let chunks = batch.cut();
-    if chunks.is_empty() {
+    let segments = batch.cut();
+    if segments.is_empty() {
         return Ok(batch.results());
     }
     let appending = Appending::begin();
-    for (place, members) in chunks.into_iter().enumerate() {
+    for (place, members) in segments.into_iter().enumerate() {
         let of = |i: &usize| messages[*i];
         let ids = members.iter().map(|i| of(i).transaction_id.as_deref());
         let headers = members.iter().map(|i| of(i).headers);
@@ -65,11 +76,13 @@ impl Message {
 /// The messages of a call for one partition, on their way to be segments.
 struct PushBatch<'a> {
     messages: &'a [&'a Message],
-    /// For each message: the one before it with the same transaction_id.
+    /// For each message: the first one of the call with its transaction_id, if that is another.
     twin: Vec<Option<usize>>,
-    /// For each message: the original it duplicates.
+    /// For each message: the one of an earlier call that it duplicates.
     original: Vec<Option<i64>>,
+    /// For each message: its id, once it has one.
     ids: Vec<Option<MessageId>>,
+    /// Ids of segments that were drawn before the segments are written.
     drawn: Vec<u64>,
 }
 
@@ -88,51 +101,56 @@ impl<'a> PushBatch<'a> {
         Self { messages, twin, original: none, ids: vec![None; messages.len()], drawn: Vec::new() }
     }
 
-    /// Those that will be stored, as far as is known.
+    /// Places of the messages that will be stored: duplicates drop out as they become known.
     fn stored(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.messages.len()).filter(|&i| self.twin[i].is_none() && self.original[i].is_none())
     }
 
-    /// Messages that become a segment get their ids.
+    /// Give messages the ids that they have as members of a segment.
     fn number(&mut self, members: &[usize], segment: u64) {
         for (&message, index) in members.iter().zip(0..) {
             self.ids[message] = Some(MessageId::new(segment, index));
         }
     }
 
-    /// The same before the segments are written. Ids are drawn once: when duplicates have made the
-    /// segments fewer, the last ones stay unused.
+    /// Give all messages their ids, before any segment is written. Segment ids are drawn at the
+    /// first call alone: when duplicates have made the segments fewer, the last ones stay unused.
     fn number_all(&mut self) {
-        let chunks = self.cut();
+        let segments = self.cut();
         if self.drawn.is_empty() {
-            self.drawn = segment::draw_ids(chunks.len() as i32);
+            self.drawn = segment::draw_ids(segments.len() as i32);
         }
-        for (place, members) in chunks.iter().enumerate() {
+        for (place, members) in segments.iter().enumerate() {
             self.number(members, self.drawn[place]);
         }
     }
 
+    /// The messages that will be stored, by segments.
     fn cut(&self) -> Vec<Vec<usize>> {
-        let mut chunks: Vec<Vec<usize>> = Vec::new();
+        let mut segments: Vec<Vec<usize>> = Vec::new();
         let mut bytes = 0;
         for at in self.stored() {
             let size = self.messages[at].size();
-            match chunks.last_mut() {
-                Some(chunk) if chunk.len() < SEGMENT_CAPACITY && bytes + size <= SEGMENT_BYTES => {
-                    chunk.push(at);
+            match segments.last_mut() {
+                Some(last) if last.len() < SEGMENT_CAPACITY && bytes + size <= SEGMENT_BYTES => {
+                    last.push(at);
                     bytes += size;
                 }
                 _ => {
-                    chunks.push(vec![at]);
+                    segments.push(vec![at]);
                     bytes = size;
                 }
             }
         }
-        chunks
+        segments
     }
 
-    /// Ask for admission of the transaction_ids; duplicates drop out and the rest is renumbered.
-    /// Without a transaction_id there is nothing to ask, and no id is needed yet.
+    /// Find duplicates of earlier calls, and remember the other transaction_ids with their
+    /// messages.
+    ///
+    /// A message that is remembered needs its id at once, so all get theirs here. If duplicates
+    /// drop out, the ids of the others change, and what is remembered follows. Without a
+    /// transaction_id there is nothing to ask: ids are drawn when the segments are written.
     fn admit(&mut self, queue: &Queue, partition: &str, now: clock::Moment) {
         let window = queue.options.dedup_window();
         if window == 0 {
@@ -163,10 +181,12 @@ impl<'a> PushBatch<'a> {
         admission::renumber(queue.id, partition, &names, &self.numbers(&admitted));
     }
 
+    /// The message ids, as SQL has them.
     fn numbers(&self, of: &[(usize, &str)]) -> Vec<i64> {
         of.iter().filter_map(|(at, _)| self.ids[*at]).map(MessageId::to_sql).collect()
     }
 
+    /// What became of each message. A duplicate within the call has the id of its twin.
     fn results(&self) -> Vec<Pushed> {
         (0..self.messages.len())
             .map(|at| {

@@ -1,0 +1,43 @@
+//! Timers that users name: scheduled, replaced, cancelled. [`crate::broker::push::delayed`] moves
+//! them into the log when they are due.
+//!
+//! Called by `api::timer` and by [`crate::broker::bundle`]. The row of a timer is locked to the end
+//! of the transaction that schedules, replaces, cancels or moves it; another transaction that names
+//! the same timer waits for it.
+
+use crate::broker::lookup;
+use crate::broker::push::Message;
+use crate::broker::queue::find_or_auto_create;
+use crate::error::Result;
+use crate::pg::clock::Moment;
+use crate::pg::random::random;
+use crate::store::timer;
+use crate::wait::waiters::{self, Topic};
+
+/// A timer as it was scheduled.
+#[derive(Debug)]
+pub struct Scheduled {
+    /// There was no timer of its key.
+    pub is_new: bool,
+    pub transaction_id: String,
+    pub deliver_at: Moment,
+}
+
+/// Schedule `message` under `key`, in place of what is scheduled under it. 42704 where the queue is
+/// not there and may not be created.
+pub fn schedule(key: &str, message: &Message, deliver_at: Moment) -> Result<Scheduled> {
+    let queue = find_or_auto_create(&message.to.queue)?;
+    waiters::touch(Topic::queue(&queue.name));
+    let given = message.transaction_id.clone();
+    let transaction_id =
+        given.unwrap_or_else(|| format!("timer-{:016x}{:016x}", random(), random()));
+    let is_new = message.as_timer(&queue, key, &transaction_id, deliver_at).replace();
+    Ok(Scheduled { is_new, transaction_id, deliver_at })
+}
+
+/// Take a timer out; returns its transaction_id and its moment. None: there is no such timer, or no
+/// such queue.
+pub fn cancel(queue: &str, key: &str) -> Result<Option<(String, Moment)>> {
+    let queue = lookup::queue_named(queue)?;
+    Ok(queue.and_then(|queue| timer::cancel(queue.id, key)))
+}
