@@ -8,9 +8,10 @@ use pgrx::datum::Interval;
 
 use crate::error::{Error, Result, cut};
 use crate::pg::allocator;
+use crate::pg::arrays::{Array, Elements};
 use crate::pg::ballast::Ballast;
 use crate::pg::clock::{self, DAY, HOUR};
-use crate::pg::datum::{Array, Elements, JsonText, Jsonb};
+use crate::pg::datum::{JsonText, Jsonb};
 use crate::store::group::QUEUE_MODE;
 use crate::store::queue::UNORDERED;
 

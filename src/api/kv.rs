@@ -28,8 +28,10 @@ use super::call::Call;
 use crate::broker::marker::MarkerWrite;
 use crate::error::{Error, Result, cut};
 use crate::pg::allocator;
+use crate::pg::arrays::TextArray;
 use crate::pg::clock;
-use crate::pg::datum::{Jsonb, Numeric, ResultContext, TextArray};
+use crate::pg::datum::{Jsonb, Numeric};
+use crate::pg::result_context::ResultContext;
 use crate::pg::result_rows::TableIterator;
 use crate::store::marker::{self, LiveMarker};
 

@@ -14,7 +14,8 @@ use crate::broker::push::delayed::push_later;
 use crate::broker::push::{Destination, Message, Pushed, push};
 use crate::error::Result;
 use crate::pg::allocator;
-use crate::pg::datum::{Jsonb, JsonbArray, TextArray};
+use crate::pg::arrays::{JsonbArray, TextArray};
+use crate::pg::datum::Jsonb;
 use crate::pg::result_rows::TableIterator;
 
 /// A queue and a partition, by checked names; no partition is the default one.

@@ -7,8 +7,8 @@ use super::args;
 use super::call::Call;
 use crate::broker::queue::{self, Change};
 use crate::error::{Error, Result};
+use crate::pg::arrays::TextArray;
 use crate::pg::clock::{self, DAY};
-use crate::pg::datum::TextArray;
 use crate::pg::result_rows::TableIterator;
 use crate::store::queue::{Options, Queue};
 

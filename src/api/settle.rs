@@ -15,8 +15,9 @@ use super::call::Call;
 use crate::broker::settle::{SettleItem, SettleTarget, extend_lease, settle_lease};
 use crate::error::{Error, Result};
 use crate::pg::allocator;
+use crate::pg::arrays::{BigintArray, TextArray};
 use crate::pg::clock;
-use crate::pg::datum::{BigintArray, Jsonb, TextArray};
+use crate::pg::datum::Jsonb;
 use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
 

@@ -13,13 +13,7 @@ use crate::pg::clock::HOUR;
 use crate::pg::raise::OrRaise;
 use crate::pg::sqlstate;
 
-pgrx::extension_sql!(
-    "CREATE PROCEDURE queen_wait(queue text, consumer_group text, timeout interval,
-                                 INOUT ready boolean DEFAULT NULL)
-     LANGUAGE c AS 'MODULE_PATHNAME', 'queen_wait';",
-    name = "queen_wait",
-    requires = ["tables"]
-);
+pgrx::extension_sql_file!("../../sql/wait.sql", name = "queen_wait", requires = ["tables"]);
 
 /// Tells PostgreSQL how `queen_wait` is called: version 1.
 #[unsafe(no_mangle)]
@@ -38,13 +32,13 @@ pub extern "C" fn pg_finfo_queen_wait() -> &'static pg_sys::Pg_finfo_record {
 /// Transaction: commits, and begins another, each time before it sleeps.
 ///
 /// # Safety
-/// Called by PostgreSQL, as a procedure with the arguments above.
+/// Called by PostgreSQL, as a procedure with the arguments that sql/wait.sql declares.
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn queen_wait(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
     // SAFETY: the record of the call that PostgreSQL is making.
     let call = unsafe { Call::accept(fcinfo) };
-    // SAFETY: the arguments have the types of the declaration above, as has just been checked.
+    // SAFETY: the arguments have the types that sql/wait.sql declares, as has just been checked.
     let (queue, group, timeout) = unsafe {
         (
             pgrx::pg_getarg::<String>(fcinfo, 0),

@@ -9,7 +9,7 @@ use crate::broker::stats::figures::Figures;
 use crate::broker::stats::metrics::{self, Metric};
 use crate::pg::clock::{self, Moment};
 use crate::pg::result_rows::TableIterator;
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::group::QUEUE_MODE;
 
 fn figures(call: &Call) -> Figures {

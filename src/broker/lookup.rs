@@ -16,7 +16,7 @@ use crate::broker::restore;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::row_cache::RowCache;
-use crate::pg::spi::{ActiveSnapshot, one_snapshot_per_transaction};
+use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::store::cursor_or_claim;
 use crate::store::discovery;
 use crate::store::group::{self, Group};

@@ -27,7 +27,7 @@ use crate::error::{Code, Error, Result};
 use crate::pg::datum::{Jsonb, Numeric};
 use crate::pg::relation;
 use crate::pg::result_context::ResultContext;
-use crate::pg::spi::{self, ActiveSnapshot};
+use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::store::marker::{self, MARKERS, StoredMarker};
 
 /// A write on one marker: the rule, and what to store where the rule says so.
@@ -188,7 +188,7 @@ fn store(
 /// transaction with one snapshot may have read an old one. A write would be stopped with 40001 in
 /// its place; so is this, if the newest live version is not the one `seen`.
 fn confirm(name: Name, seen: Option<i64>, now: Micros) -> Result<()> {
-    if !spi::one_snapshot_per_transaction() {
+    if !one_snapshot_per_transaction() {
         return Ok(());
     }
     let newest =

@@ -13,7 +13,7 @@ use crate::broker::hold::hold_queue_and_cursors;
 use crate::broker::stats::count::ArrivalCount;
 use crate::error::Result;
 use crate::pg::clock;
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::queue::Queue;
 use crate::store::{claim, cursor_or_claim, group, seen_snapshot, segment};
 

@@ -20,7 +20,7 @@ use pgrx::pg_sys;
 
 use crate::error::{Error, Result};
 use crate::pg::session_cache::SessionCache;
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::{changes, clock};
 use crate::store::identity::{self, Identity, IdentityLock};
 use crate::store::queue::{Queue, StoredQueue};

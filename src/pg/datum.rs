@@ -9,10 +9,8 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 };
 use pgrx::{AnyNumeric, FromDatum, IntoDatum, pg_sys};
 
-pub use super::arrays::*;
 use super::passed_through::passed_through;
-pub use super::random::random;
-pub use super::result_context::ResultContext;
+use super::result_context::ResultContext;
 use crate::error::Error;
 use crate::pg::ballast::Ballast;
 use crate::pg::raise::OrRaise;

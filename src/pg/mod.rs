@@ -16,7 +16,7 @@ pub mod error_context;
 mod executor;
 pub mod guard;
 pub mod insert;
-mod key;
+pub mod key;
 pub mod lock_timeout;
 mod passed_through;
 pub mod planning;

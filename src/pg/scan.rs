@@ -17,7 +17,7 @@ use pgrx::{FromDatum, pg_sys};
 
 use super::allocator;
 use super::columns::{Arg, Columns};
-pub use super::key::{Key, Value};
+use super::key::{Key, Value};
 use super::relation::{self, Attributes, KEEP, READ};
 use super::snapshot::ActiveSnapshot;
 use super::table::{Column, Index, RowLocation};
@@ -42,12 +42,6 @@ pub struct Tuple {
     slot: *mut pg_sys::TupleTableSlot,
     /// Where the columns lie.
     attributes: Attributes,
-}
-
-impl Columns<usize> for Tuple {
-    fn datum(&self, column: usize) -> Arg {
-        self.at(column - 1)
-    }
 }
 
 impl Columns<Column> for Tuple {

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pgrx::{FromDatum, pg_sys};
 
 use super::catalogue;
-pub use super::columns::{Arg, Columns, arg};
+use super::columns::{Arg, Columns};
 use super::planning::PinnedPlans;
-pub use super::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
+use super::snapshot::ActiveSnapshot;
 use super::table::Column;
 use crate::error::{Error, Result};
 use crate::pg::allocator;
@@ -193,19 +193,22 @@ impl Columns<&'static CStr> for SqlRow {
         if number <= 0 {
             Error::corrupt(format!("a statement returns no column {column:?}")).raise();
         }
-        self.datum(number as usize)
+        self.at(number as usize)
     }
 }
 
 impl SqlRow {
     /// The value of the only column of the result; None for NULL.
     pub fn only<T: FromDatum>(&self) -> Option<T> {
-        self.get(1)
+        let datum = self.at(1)?;
+        // SAFETY: the caller reads the column as the type that its statement gives it.
+        unsafe { T::from_datum(datum, false) }
     }
 }
 
-impl Columns<usize> for SqlRow {
-    fn datum(&self, column: usize) -> Arg {
+impl SqlRow {
+    /// The value of a column by its number, counted from 1.
+    fn at(&self, column: usize) -> Arg {
         let mut is_null = false;
         // SAFETY: tuple and shape belong to one tuple table that lives until SPI closes;
         // SPI_getbinval answers NULL for a column that is not there.

@@ -6,9 +6,12 @@ use pgrx::pg_sys;
 
 use crate::error::Result;
 use crate::pg::clock::{At, Moment};
+use crate::pg::columns::{Columns, arg};
+use crate::pg::key::Value;
 use crate::pg::relation;
-use crate::pg::scan::{ScanEnd, Tuple, Value};
-use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
+use crate::pg::scan::{ScanEnd, Tuple};
+use crate::pg::snapshot::ActiveSnapshot;
+use crate::pg::spi::Statement;
 use crate::pg::table::{Index, table};
 
 table! {

@@ -20,9 +20,12 @@ use super::located::Located;
 use super::{decode, progress, signed, unsigned};
 use crate::error::Result;
 use crate::pg::clock::{At, Moment};
-use crate::pg::scan::{Key, ScanEnd, Tuple, Value};
+use crate::pg::columns::{Columns, arg};
+use crate::pg::key::{Key, Value};
+use crate::pg::scan::{ScanEnd, Tuple};
 use crate::pg::sequence;
-use crate::pg::spi::{ActiveSnapshot, Columns, SqlRow, Statement, arg};
+use crate::pg::snapshot::ActiveSnapshot;
+use crate::pg::spi::{SqlRow, Statement};
 use crate::pg::table::{Column, Index, RowLocation, table};
 
 table! {

@@ -9,11 +9,12 @@ use queen_engine::cursor::{Cursor, Start};
 use super::located::Located;
 use super::{locks, progress, signed, unsigned};
 use crate::error::{Error, Result};
-use crate::pg::scan::{Key, ScanEnd, Tuple, Value};
+use crate::pg::columns::{Columns, arg};
+use crate::pg::key::{Key, Value};
+use crate::pg::scan::{ScanEnd, Tuple};
 use crate::pg::sequence;
-use crate::pg::spi::{
-    ActiveSnapshot, Columns, SqlRow, Statement, arg, one_snapshot_per_transaction,
-};
+use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
+use crate::pg::spi::{SqlRow, Statement};
 use crate::pg::table::{Index, RowLocation, table};
 
 table! {

@@ -12,7 +12,9 @@ use super::located::Located;
 use super::unit::Unit;
 use super::{claim, cursor, progress, signed, unsigned};
 use crate::error::Result;
-use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg, one_snapshot_per_transaction};
+use crate::pg::columns::{Columns, arg};
+use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
+use crate::pg::spi::Statement;
 use crate::pg::table::RowLocation;
 
 /// What became of an attempt to lock a cursor.

@@ -6,9 +6,10 @@ use queen_engine::settle::DeadLetter;
 
 use super::signed;
 use crate::pg::clock::{At, Moment};
+use crate::pg::columns::{Columns, arg};
 use crate::pg::datum::Jsonb;
 use crate::pg::relation;
-use crate::pg::spi::{Columns, Statement, arg};
+use crate::pg::spi::Statement;
 use crate::pg::table::table;
 
 table! {

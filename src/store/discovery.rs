@@ -8,8 +8,11 @@ use queen_engine::discovery::Discovery;
 use super::{claim, cursor_or_claim, decode, locks, progress, signed, unsigned};
 use crate::error::Result;
 use crate::pg::clock::Moment;
-use crate::pg::scan::{ScanEnd, Tuple, Value};
-use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg, one_snapshot_per_transaction};
+use crate::pg::columns::{Columns, arg};
+use crate::pg::key::Value;
+use crate::pg::scan::{ScanEnd, Tuple};
+use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
+use crate::pg::spi::Statement;
 use crate::pg::table::{Index, table};
 
 table! {

@@ -12,10 +12,13 @@ use super::{decode, locks};
 use crate::error::Result;
 use crate::pg::catalogue;
 use crate::pg::clock::{At, Moment};
+use crate::pg::columns::{Columns, arg};
+use crate::pg::key::{Key, Value};
 use crate::pg::relation;
 use crate::pg::row_cache::RowCache;
-use crate::pg::scan::{Key, ScanEnd, Value};
-use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
+use crate::pg::scan::ScanEnd;
+use crate::pg::snapshot::ActiveSnapshot;
+use crate::pg::spi::Statement;
 use crate::pg::table::{Column, Index, table};
 
 /// How many groups a session remembers.

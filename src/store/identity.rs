@@ -9,8 +9,10 @@ use pgrx::pg_sys;
 use super::{signed, unsigned};
 use crate::error::Error;
 use crate::pg::clock::{At, Moment};
+use crate::pg::columns::{Arg, Columns, arg};
 use crate::pg::scan::{ScanEnd, Tuple};
-use crate::pg::spi::{ActiveSnapshot, Arg, Columns, Statement, arg};
+use crate::pg::snapshot::ActiveSnapshot;
+use crate::pg::spi::Statement;
 use crate::pg::table::{Column, Index, table};
 use crate::pg::{catalogue, changes};
 

@@ -8,11 +8,11 @@ use queen_engine::message::MessageId;
 use super::{signed, unsigned};
 use crate::error::{Error, Result};
 use crate::pg::clock::{At, Moment};
+use crate::pg::columns::{Columns, arg};
 use crate::pg::relation;
 use crate::pg::sequence;
-use crate::pg::spi::{
-    ActiveSnapshot, Columns, SqlRow, Statement, arg, one_snapshot_per_transaction,
-};
+use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
+use crate::pg::spi::{SqlRow, Statement};
 use crate::pg::table::table;
 
 table! {

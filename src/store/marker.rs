@@ -7,19 +7,22 @@
 use pgrx::{IntoDatum, pg_sys};
 use queen_engine::kv::{Found, Micros, Name};
 
-use crate::pg::datum::{Jsonb, Numeric, ResultContext};
-use crate::pg::spi::{ActiveSnapshot, Columns, SqlRow, Statement, arg};
+use crate::pg::columns::{Columns, arg};
+use crate::pg::datum::{Jsonb, Numeric};
+use crate::pg::result_context::ResultContext;
+use crate::pg::snapshot::ActiveSnapshot;
+use crate::pg::spi::{SqlRow, Statement};
 use crate::pg::table::table;
 
 table! {
     MARKERS = c"marker";
+    NS: c"ns" TEXTOID,
+    KEY: c"key" TEXTOID,
+    VALUE: c"value" JSONBOID,
     VERSION: c"version" INT8OID,
     EXPIRES_AT: c"expires_at" TIMESTAMPTZOID,
     CREATED_AT: c"created_at" TIMESTAMPTZOID,
     UPDATED_AT: c"updated_at" TIMESTAMPTZOID,
-    NS: c"ns" TEXTOID,
-    KEY: c"key" TEXTOID,
-    VALUE: c"value" JSONBOID,
 }
 
 static FIND: Statement = Statement::new(
@@ -30,6 +33,7 @@ static FIND: Statement = Statement::new(
 static FIND_NUMBER: Statement = Statement::new(
     "SELECT version, expires_at, value,
             CASE pg_catalog.jsonb_typeof(value) WHEN 'number' THEN value::pg_catalog.numeric END
+                AS number
        FROM queen_mq.marker WHERE ns = $1 AND key = $2",
     &[pg_sys::TEXTOID, pg_sys::TEXTOID],
 );
@@ -126,18 +130,18 @@ pub fn find(name: Name) -> Option<StoredMarker> {
 /// The row of this name, with its value as a number if it is one.
 pub fn find_number(name: Name) -> Option<StoredMarker> {
     let row = FIND_NUMBER.run(&[arg(name.ns()), arg(name.key())]).first()?;
-    Some(stored(&row, row.get(4).map(Numeric)))
+    Some(stored(&row, row.get(c"number").map(Numeric)))
 }
 
 fn stored(row: &SqlRow, number: Option<Numeric>) -> StoredMarker {
-    let found = Found { version: row.need(1), expires_at: row.get(2), number };
-    StoredMarker { found, value: row.need(3) }
+    let found = Found { version: row.need(VERSION), expires_at: row.get(EXPIRES_AT), number };
+    StoredMarker { found, value: row.need(VALUE) }
 }
 
 /// The version of the marker of this name that is live at `now`.
 pub fn live_version(name: Name, now: Micros, under: &ActiveSnapshot) -> Option<i64> {
     let rows = LIVE_VERSION.read(&[arg(name.ns()), arg(name.key()), arg(now)], under);
-    rows.first().map(|row| row.need(1))
+    rows.first().map(|row| row.need(VERSION))
 }
 
 /// Insert a row; returns its version, or None if there is one of this name. Waits for a transaction
@@ -149,7 +153,7 @@ pub fn insert(
     now: Micros,
 ) -> Option<i64> {
     let args = [arg(name.ns()), arg(name.key()), arg(value), arg(expires_at), arg(now)];
-    INSERT.run(&args).first().map(|row| row.need(1))
+    INSERT.run(&args).first().map(|row| row.need(VERSION))
 }
 
 /// Overwrite the row that has this version; returns the new version, or None if there is no such
@@ -164,7 +168,7 @@ pub fn replace(
 ) -> Option<i64> {
     let (ns, key) = (arg(name.ns()), arg(name.key()));
     let args = [ns, key, arg(version), arg(value), arg(expires_at), arg(now), arg(created_at)];
-    REPLACE.run(&args).first().map(|row| row.need(1))
+    REPLACE.run(&args).first().map(|row| row.need(VERSION))
 }
 
 /// Delete the row that has this version; false if there is none. Waits as `replace` does.
@@ -220,16 +224,16 @@ pub fn list(
     context: ResultContext,
 ) -> Vec<(String, LiveMarker)> {
     let args = [arg(ns), arg(lower.as_str()), arg(upper.as_str()), arg(now), arg(max_rows)];
-    LIST.run(&args).filter_map(|row| Some((row.need(5), live(&row, context)?))).collect()
+    LIST.run(&args).filter_map(|row| Some((row.need(KEY), live(&row, context)?))).collect()
 }
 
 /// None where no marker has the key: the row is the empty side of an outer join.
 fn live(row: &SqlRow, context: ResultContext) -> Option<LiveMarker> {
-    let value: Jsonb = row.get(1)?;
+    let value: Jsonb = row.get(VALUE)?;
     Some(LiveMarker {
         value: value.copied_to(context),
-        version: row.need(2),
-        expires_at: row.get(3),
-        updated_at: row.need(4),
+        version: row.need(VERSION),
+        expires_at: row.get(EXPIRES_AT),
+        updated_at: row.need(UPDATED_AT),
     })
 }

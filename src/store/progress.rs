@@ -12,8 +12,11 @@ use super::located::Located;
 use super::{decode, receipt, seen_snapshot, signed, unsigned};
 use crate::error::Result;
 use crate::pg::clock::{self, At, Moment};
-use crate::pg::scan::{ScanEnd, Tuple, Value};
-use crate::pg::spi::{ActiveSnapshot, Arg, Columns, Statement, arg};
+use crate::pg::columns::{Arg, Columns, arg};
+use crate::pg::key::Value;
+use crate::pg::scan::{ScanEnd, Tuple};
+use crate::pg::snapshot::ActiveSnapshot;
+use crate::pg::spi::Statement;
 use crate::pg::table::{Index, table};
 use crate::wait::waiters::{self, Topic};
 

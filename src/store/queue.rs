@@ -6,9 +6,12 @@ use super::identity::{self, Identity};
 pub use super::options::*;
 use crate::pg::catalogue;
 use crate::pg::clock::{At, Moment};
+use crate::pg::columns::{Arg, Columns, arg};
+use crate::pg::key::Value;
 use crate::pg::relation;
-use crate::pg::scan::{ScanEnd, Tuple, Value};
-use crate::pg::spi::{ActiveSnapshot, Arg, Columns, Statement, arg};
+use crate::pg::scan::{ScanEnd, Tuple};
+use crate::pg::snapshot::ActiveSnapshot;
+use crate::pg::spi::Statement;
 use crate::pg::table::{Column, Index, table};
 
 /// A queue.

@@ -11,8 +11,11 @@ use super::located::Located;
 use super::{decode, signed};
 use crate::error::Result;
 use crate::pg::clock::{At, HOUR, Moment};
-use crate::pg::scan::{ScanEnd, Tuple, Value};
-use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
+use crate::pg::columns::{Columns, arg};
+use crate::pg::key::Value;
+use crate::pg::scan::{ScanEnd, Tuple};
+use crate::pg::snapshot::ActiveSnapshot;
+use crate::pg::spi::Statement;
 use crate::pg::table::{Index, table};
 
 table! {

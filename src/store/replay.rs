@@ -3,8 +3,10 @@
 use pgrx::pg_sys;
 
 use super::{signed, unsigned};
+use crate::pg::columns::{Columns, arg};
 use crate::pg::relation;
-use crate::pg::spi::{ActiveSnapshot, Columns, SqlRow, Statement, arg};
+use crate::pg::snapshot::ActiveSnapshot;
+use crate::pg::spi::{SqlRow, Statement};
 use crate::pg::table::table;
 
 table! {

@@ -5,7 +5,7 @@ use pgrx::pg_sys;
 use queen_engine::holes::Snapshot;
 
 use super::identity::Identity;
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 
 /// What a snapshot shows, in stored transaction ids. `xmax`: the snapshot shows no transaction from
 /// this id on.

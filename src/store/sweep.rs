@@ -11,7 +11,8 @@
 use pgrx::pg_sys;
 
 use crate::pg::clock::{At, HOUR, Moment};
-use crate::pg::spi::{Arg, Columns, Statement, arg};
+use crate::pg::columns::{Arg, Columns, arg};
+use crate::pg::spi::Statement;
 use crate::pg::table::table;
 
 table! {
@@ -52,7 +53,7 @@ pub struct PagedTable {
 
 static BEGIN: Statement = Statement::new(
     "SELECT page, pg_catalog.pg_relation_size($2::text::regclass)
-                  / pg_catalog.current_setting('block_size')::bigint
+                  / pg_catalog.current_setting('block_size')::bigint AS pages
      FROM queen_mq.sweep WHERE task = $1 FOR UPDATE SKIP LOCKED",
     &[pg_sys::TEXTOID, pg_sys::TEXTOID],
 );
@@ -68,7 +69,7 @@ impl PagedTable {
         let Some(row) = BEGIN.run(&[arg(self.task), arg(self.table)]).first() else {
             return SweepStep::default();
         };
-        let (page, pages): (i64, i64) = (row.need(1), row.need(2));
+        let (page, pages): (i64, i64) = (row.need(PAGE), row.need(c"pages"));
         let page = if page < pages { page } else { 0 };
         let next = (page + PAGES).min(pages);
         let tid = |page: i64| arg(format!("({page},0)"));

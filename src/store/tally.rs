@@ -9,8 +9,11 @@ use queen_engine::tally::Tally;
 
 use super::{decode, locks};
 use crate::error::{Error, Result};
-use crate::pg::scan::{ScanEnd, Tuple, Value};
-use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg, one_snapshot_per_transaction};
+use crate::pg::columns::{Columns, arg};
+use crate::pg::key::Value;
+use crate::pg::scan::{ScanEnd, Tuple};
+use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
+use crate::pg::spi::Statement;
 use crate::pg::table::{Index, table};
 
 table! {

@@ -4,10 +4,13 @@ use pgrx::pg_sys;
 
 use crate::error::Error;
 use crate::pg::clock::{At, Moment};
+use crate::pg::columns::{Columns, arg};
 use crate::pg::datum::Jsonb;
+use crate::pg::key::Value;
 use crate::pg::relation;
-use crate::pg::scan::{ScanEnd, Value};
-use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
+use crate::pg::scan::ScanEnd;
+use crate::pg::snapshot::ActiveSnapshot;
+use crate::pg::spi::Statement;
 use crate::pg::table::{Index, table};
 
 table! {

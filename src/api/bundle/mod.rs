@@ -15,8 +15,10 @@ use super::call::Call;
 use super::json;
 use crate::error::Result;
 use crate::pg::allocator;
+use crate::pg::arrays::UuidArray;
 use crate::pg::clock;
-use crate::pg::datum::{JsonText, Jsonb, ResultContext, UuidArray};
+use crate::pg::datum::{JsonText, Jsonb};
+use crate::pg::result_context::ResultContext;
 
 /// Carry out a bundle inside the caller's transaction, or nothing of it.
 ///

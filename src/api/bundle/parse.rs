@@ -17,8 +17,9 @@ use crate::api::{args, json};
 use crate::broker::bundle::{Bundle, NamedTimer, NamedWrite};
 use crate::broker::settle::{SettleItem, SettleTarget};
 use crate::error::{Error, Result};
+use crate::pg::arrays::UuidArray;
 use crate::pg::clock::Moment;
-use crate::pg::datum::{self, UuidArray};
+use crate::pg::datum;
 
 /// An element of `operations`.
 #[derive(Deserialize)]

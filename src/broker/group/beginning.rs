@@ -8,7 +8,7 @@ use queen_engine::cursor::Start;
 use queen_engine::discovery::Discovery;
 
 use crate::pg::clock::Moment;
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::identity::Identity;
 use crate::store::seen_snapshot::{self, SeenSnapshot};
 use crate::store::segment::{self, SegmentSummary};

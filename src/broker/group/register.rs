@@ -18,7 +18,7 @@ use crate::broker::lookup::{self, ForPop};
 use crate::broker::restore;
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, Moment};
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::settings;
 use crate::store::group::{self, Group, NewGroup, Patience, QUEUE_MODE};
 use crate::store::identity::Identity;

@@ -14,7 +14,7 @@ use crate::broker::hold::{delete_discovery, hold_cursors, hold_queue_and_groups}
 use crate::broker::housekeeping::fold_claims;
 use crate::error::{Code, Error, Result};
 use crate::pg::clock;
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::claim;
 use crate::store::cursor;
 use crate::store::cursor_or_claim::LockedCursor;

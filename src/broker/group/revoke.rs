@@ -10,7 +10,7 @@ use queen_engine::receipt::Receipt;
 
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::cursor_or_claim::{self, LockedCursor};
 use crate::store::group::{self, Group};
 use crate::store::located::Located;

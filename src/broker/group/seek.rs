@@ -26,7 +26,7 @@ use crate::broker::hold::{delete_discovery, hold_cursors, hold_group, share_queu
 use crate::broker::lookup;
 use crate::error::{Error, Result};
 use crate::pg::clock;
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
 use crate::store::segment::{self, SegmentSummary};

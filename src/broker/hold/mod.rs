@@ -10,7 +10,7 @@ pub mod attempts;
 use crate::broker::hold::attempts::Attempt;
 use crate::broker::lookup;
 use crate::error::Result;
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::cursor_or_claim::{self, LockedCursor};
 use crate::store::group::{self, Group};
 use crate::store::queue::Queue;

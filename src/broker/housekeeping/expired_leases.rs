@@ -6,7 +6,7 @@
 
 use crate::error::Result;
 use crate::pg::clock::{self, Moment, SECOND};
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::cursor;
 use crate::store::cursor_or_claim::{self, LockAttempt};
 use crate::store::group::{self, Group};

@@ -19,7 +19,7 @@ use queen_engine::pop::Pop;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment, SECOND};
 use crate::pg::session_cache::SessionCache;
-use crate::pg::spi::{ActiveSnapshot, one_snapshot_per_transaction};
+use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::store::claim;
 use crate::store::cursor;
 use crate::store::cursor_or_claim::{self, LockAttempt};

@@ -10,7 +10,7 @@ use crate::broker::stats::count::measure_depth;
 use crate::error::{Code, Error, Result};
 use crate::pg::clock::{self, Moment, SECOND};
 use crate::pg::session_cache::SessionCache;
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::queue::Queue;
 
 /// A count that the session remembers.

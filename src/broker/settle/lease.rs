@@ -18,7 +18,7 @@ use super::refusal::explain;
 use crate::broker::lookup::{self, ForSettle};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::cursor_or_claim;
 use crate::store::identity::Identity;
 use crate::store::lease_set::{self, Covered};

@@ -16,7 +16,7 @@ use super::refusal::{in_several_partitions, not_in_lease, settled_in_two_ways};
 use crate::error::Result;
 use crate::pg::allocator;
 use crate::pg::scratch::Scratch;
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::segment::Log;
 
 /// What the items say of one cursor.

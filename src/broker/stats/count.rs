@@ -8,7 +8,7 @@
 use queen_engine::tally::{Arrived, Tally};
 
 use crate::error::Result;
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::cursor_or_claim;
 use crate::store::group::{self, Group};
 use crate::store::located::Located;

@@ -16,7 +16,7 @@ use crate::broker::lookup;
 use crate::broker::stats::count::{ArrivalCount, pending};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::cursor_or_claim;
 use crate::store::group::{self, Group};
 use crate::store::located::Located;

@@ -13,8 +13,10 @@ use super::{
     TRANSACTION_IDS, XID,
 };
 use crate::pg::clock::{At, Moment};
-use crate::pg::scan::{Key, ScanEnd, StoredValue, Tuple, Value};
-use crate::pg::spi::{ActiveSnapshot, Columns};
+use crate::pg::columns::Columns;
+use crate::pg::key::{Key, Value};
+use crate::pg::scan::{ScanEnd, StoredValue, Tuple};
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::table::Column;
 use crate::store::{signed, unsigned};
 

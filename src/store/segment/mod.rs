@@ -22,11 +22,13 @@ pub use self::survey::{
 };
 use super::{signed, unsigned};
 use crate::pg::clock::{At, Moment};
+use crate::pg::columns::arg;
 use crate::pg::datum::Jsonb;
 use crate::pg::insert::Inserting;
 use crate::pg::scratch::Scratch;
 use crate::pg::sequence;
-use crate::pg::spi::{ActiveSnapshot, Statement, arg};
+use crate::pg::snapshot::ActiveSnapshot;
+use crate::pg::spi::Statement;
 use crate::pg::table::{Index, table};
 
 table! {

@@ -5,8 +5,9 @@ use queen_engine::message::MessageId;
 use queen_engine::pop::FoundSegment;
 
 use crate::error::{Error, Result};
+use crate::pg::arrays::{Array, Elements, JsonbArray, TextArray};
 use crate::pg::clock::Moment;
-use crate::pg::datum::{Array, Elements, Jsonb, JsonbArray, TextArray};
+use crate::pg::datum::Jsonb;
 use crate::pg::scan::StoredValue;
 
 /// A segment that was read from the log. Its contents are still packed as they lie in the table.

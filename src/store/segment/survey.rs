@@ -10,8 +10,11 @@ use queen_engine::tally::Arrived;
 use super::log::leap;
 use super::{CREATED_AT, ID, IN_ORDER, N, NEWS, ONLY_GROUP, PARTITION, PAYLOADS, QUEUE_ID, XID};
 use crate::pg::clock::{At, Moment};
-use crate::pg::scan::{Key, ScanEnd, Tuple, Value};
-use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg};
+use crate::pg::columns::{Columns, arg};
+use crate::pg::key::{Key, Value};
+use crate::pg::scan::{ScanEnd, Tuple};
+use crate::pg::snapshot::ActiveSnapshot;
+use crate::pg::spi::Statement;
 use crate::store::{signed, unsigned};
 
 static FIRST_SINCE: Statement = Statement::new(

@@ -12,7 +12,6 @@ const STATEMENTS: &[&str] = &[
     "ALTER",
     "ANALYZE",
     "BEGIN",
-    "CALL",
     "CLOSE",
     "CLUSTER",
     "COMMENT ON",

@@ -8,7 +8,7 @@ use super::ages::Ages;
 use super::claims::SegmentClaims;
 use super::segment_status::SegmentStatus;
 use crate::error::Result;
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::table::RowLocation;
 use crate::store::cursor;
 use crate::store::cursor_or_claim::{self, LockAttempt};

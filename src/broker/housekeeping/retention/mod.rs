@@ -24,7 +24,7 @@ use self::segment_status::SegmentStatus;
 use crate::broker::stats::count::{ArrivalCount, SEGMENTS_WORTH_A_WRITE, set_missing_baseline};
 use crate::error::Result;
 use crate::pg::clock;
-use crate::pg::spi::ActiveSnapshot;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
 use crate::store::segment::{self, News, news};
