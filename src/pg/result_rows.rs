@@ -2,7 +2,7 @@
 //!
 //! pgrx's own iterator hands out one row at a time, and PostgreSQL calls the function again for
 //! each. Between two such calls the caller's code runs, so each would set up anew what a call
-//! needs: the check of its declaration, and the reserve of memory ([`crate::api::call`]). So the
+//! needs: the check of its declaration, and the reserve of memory. So the
 //! rows go into a tuplestore in one call.
 //!
 //! The function makes them one at a time, and frees what a row is made of before the next. However

@@ -162,17 +162,17 @@ pub fn create(group: i64, partitions: Vec<String>) {
     CREATE.run(&[arg(group), arg(partitions)]);
 }
 
-/// Whether another transaction holds [`locks::takes`] of the partition, or waits for it. Retention
+/// Whether another transaction holds [`locks::claims`] of the partition, or waits for it. Retention
 /// holds it while it removes messages, and would not see a claim that is inserted now.
 pub fn claims_are_locked_out(group: i64, partition: &str) -> bool {
-    !locks::takes(group, partition).is_free()
+    !locks::claims(group, partition).is_free()
 }
 
-/// Take [`locks::takes`] whole: to the end of the transaction no consumer claims messages of the
+/// Take [`locks::claims`] whole: to the end of the transaction no consumer claims messages of the
 /// partition, in a group without order. False if another transaction holds the lock, or this one
 /// has no spare lock left ([`locks::has_spare`]).
 pub fn try_lock_out_claims(group: i64, partition: &str) -> bool {
-    locks::takes(group, partition).try_spare()
+    locks::claims(group, partition).try_spare()
 }
 
 /// Whether there is such a cursor at this moment, whatever the transaction's snapshot says.

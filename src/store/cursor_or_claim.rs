@@ -1,6 +1,6 @@
-//! What cursors and claims have in common: both are locked, by location or by id, before a new state
-//! is written; both are listed by group; both are found by the search for work. They share the
-//! numbers of one sequence, so an id names one of either.
+//! What cursors and claims have in common: both are locked, by location or by id, before a new
+//! state is written; both are listed by group; both are found by the search for work. They share
+//! the numbers of one sequence, so an id names one of either.
 
 use std::cell::Cell;
 

@@ -9,12 +9,12 @@
 //! | [`first_reads`] of a queue | purge, delete, change of ordering | see below |
 //! | [`first_reads_of`] a group | a seek of the group | see below |
 //! | [`discovery`] of a group | the pop that looks for new messages for it | |
-//! | [`takes`] of a partition | retention, in a group without order | |
+//! | [`claims`] of a partition | retention, in a group without order | |
 //!
 //! The row of a queue that is configured or deleted is locked before them. Rows of groups, of
 //! cursors and claims (both ascending), of timers and of dead letters are locked after them. Pops
-//! and sweeps only try these locks, they wait for none. [`crate::broker::hold::attempts`] says how
-//! the other calls wait.
+//! and sweeps only try these locks, they wait for none. The module `broker::hold::attempts` says
+//! how the other calls wait.
 //!
 //! A seek, a purge and the like find cursors and claims by a snapshot, which shows none that are
 //! not committed. So a transaction that creates one shares [`first_reads`] and [`first_reads_of`]
@@ -33,7 +33,7 @@
 //! whatever it covers: relations of ours and their indexes; one lock of each kind above, where the
 //! call is about one queue and one group; and, while it waits, a tuple lock or another
 //! transaction's id. Locked rows and new rows take no entry. A call that covers many queues or
-//! groups can do without some locks: those for counts, for discoveries, for takes, and for first
+//! groups can do without some locks: those for counts, for discoveries, for claims, and for first
 //! reads of a sweep. It takes them while the transaction has taken fewer than [`SPARE`] locks. What
 //! it leaves undone after that, a later call does, or the worker, each of whose transactions covers
 //! one queue.
@@ -92,7 +92,7 @@ pub fn discovery(group: i64) -> Lock {
 }
 
 /// Taking messages of a partition in a group without order.
-pub fn takes(group: i64, partition: &str) -> Lock {
+pub fn claims(group: i64, partition: &str) -> Lock {
     let name = [&group.to_ne_bytes(), partition.as_bytes()].concat();
     Lock { class: c"claim", key: hash(&name) }
 }

@@ -1,7 +1,7 @@
 //! `queen_mq.marker`: key/value markers.
 //!
 //! A write names the version of the row that it was decided on, and finds nothing where the row has
-//! another version by then. [`crate::broker::marker`] decides; everything here runs in an SPI
+//! another version by then. The module `broker::marker` decides; everything here runs in an SPI
 //! connection, and a value lives until that closes unless it is copied.
 
 use pgrx::{IntoDatum, pg_sys};
