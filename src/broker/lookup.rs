@@ -17,10 +17,11 @@ use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::row_cache::RowCache;
 use crate::pg::spi::{ActiveSnapshot, one_snapshot_per_transaction};
-use crate::store::cursor::{self, Located};
+use crate::store::cursor_or_claim;
 use crate::store::discovery;
 use crate::store::group::{self, Group};
 use crate::store::identity::Identity;
+use crate::store::located::Located;
 use crate::store::queue::{self, Queue};
 use crate::store::receipt;
 use crate::store::timer;
@@ -166,7 +167,7 @@ pub struct ForSettle {
 /// Lock the cursors and claims that the lease covers, which are given in ascending order, and read
 /// their states after that. Waits for the transactions that hold them.
 pub fn for_settle(lease: LeaseId, cursors: &[u64]) -> Result<ForSettle> {
-    let locked = cursor::lock_unsettled(cursors)?;
+    let locked = cursor_or_claim::lock_unsettled(cursors)?;
     let mut gone = Vec::new();
     if locked.len() < cursors.len() {
         let here: HashSet<u64> = locked.iter().map(|locked| locked.id).collect();
@@ -186,7 +187,7 @@ pub fn for_settle(lease: LeaseId, cursors: &[u64]) -> Result<ForSettle> {
         let identity = identity_of(queue.as_ref())?;
         // A cursor or claim with a lease has a state, so the start of the group does not matter.
         let start = Start::default();
-        let located = cursor::locate(locked, |_| &start, under)?;
+        let located = cursor_or_claim::locate(locked, |_| &start, under)?;
         Ok(ForSettle { queue, identity, located, gone })
     })
 }

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::pg::clock;
 use crate::pg::spi::ActiveSnapshot;
 use crate::store::queue::Queue;
-use crate::store::{claim, cursor, group, seen_snapshot, segment};
+use crate::store::{claim, cursor_or_claim, group, seen_snapshot, segment};
 
 /// Remove every visible message of the queue; returns how many. Error 40001 in REPEATABLE READ if
 /// the queue's count has been written since the snapshot.
@@ -27,7 +27,7 @@ pub fn purge(queue: &Queue) -> Result<i64> {
         let mut count = ArrivalCount::as_of(queue.id, &seen, None, under)?;
         count.need_newest()?;
         let starts: HashMap<i64, &Start> = groups.iter().map(|g| (g.id, &g.start)).collect();
-        let located = cursor::locate(locked, |group| starts[&group], under)?;
+        let located = cursor_or_claim::locate(locked, |group| starts[&group], under)?;
         for group in &groups {
             let settled: i64 = located
                 .iter()

@@ -139,7 +139,7 @@ pub fn lock(place: RowLocation, wait: bool, under: &ActiveSnapshot) -> bool {
 
 /// A claim as it is at this moment; its transaction may not have committed.
 #[derive(Clone, Copy, Debug)]
-pub struct Claimed {
+pub struct DirtyClaim {
     pub id: u64,
     taken_at: Moment,
     /// The first lease, which was given when the message was taken.
@@ -149,7 +149,7 @@ pub struct Claimed {
     pub is_own: bool,
 }
 
-impl Claimed {
+impl DirtyClaim {
     /// Whether it began with a lease whose time is over.
     pub fn has_ended(&self, now: Moment, void_before: Moment) -> bool {
         self.first.is_some_and(|(_, end)| end <= now || self.taken_at < void_before)
@@ -157,20 +157,20 @@ impl Claimed {
 }
 
 /// Claims of these messages at this moment, whatever has been committed.
-pub fn at_hand(group: i64, partition: &str, of: &Spans) -> HashMap<MessageId, Claimed> {
+pub fn at_hand(group: i64, partition: &str, of: &Spans) -> HashMap<MessageId, DirtyClaim> {
     let mut found = HashMap::new();
     for (low, high) in runs(of) {
         let keys = between(group, partition, low, high);
         BY_MESSAGE.scan_dirty::<()>(&keys, ScanEnd::Start, |row, unended| {
             let is_own = row.is_own();
-            let claimed = Claimed {
+            let claim = DirtyClaim {
                 id: unsigned(row.need(ID)),
                 taken_at: row.need::<At>(TAKEN_AT).0,
                 first: terms_of(row),
                 is_open: unended.written || is_own,
                 is_own,
             };
-            found.insert(MessageId::from_sql(row.need(MESSAGE_ID)), claimed);
+            found.insert(MessageId::from_sql(row.need(MESSAGE_ID)), claim);
             ControlFlow::Continue(())
         });
     }

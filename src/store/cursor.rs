@@ -1,18 +1,13 @@
 //! `queen_mq.cursor`: who reads where. A row is the identity and the lock of a partition for a
 //! group; its state is the newest row of [`super::progress`].
 
-use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use pgrx::pg_sys;
 use queen_engine::cursor::{Cursor, Start};
-use queen_engine::message::MessageId;
 
-pub use super::located::Located;
-pub use super::progress::{Notice, append, append_quietly, state_of};
-use super::progress::{latest_revision, newest};
-use super::unit::Unit;
-use super::{claim, decode, locks, signed, unsigned};
+use super::located::Located;
+use super::{locks, progress, signed, unsigned};
 use crate::error::{Error, Result};
 use crate::pg::scan::{Key, ScanEnd, Tuple, Value};
 use crate::pg::sequence;
@@ -43,75 +38,13 @@ pub fn status(
     let key = [Value::Int(group), Value::Text(partition)];
     let found = BY_PARTITION.end(&key, ScanEnd::Start, under, |row| (row.need(ID), row.place()));
     let Some((id, place)) = found else { return Ok(None) };
-    let (revision, is_own, cursor) = newest(id, || Cursor::new(start.clone()), under)?;
+    let (revision, is_own, cursor) = progress::newest(id, || Cursor::new(start.clone()), under)?;
     let (id, partition, message) = (unsigned(id), partition.to_owned(), None);
     Ok(Some((Located { id, group, partition, message, revision, is_own, cursor }, place)))
 }
 
-/// The name of a cursor, or of a claim, in the search for work ([`Unit`]).
-pub(super) fn unit_of(cursor: i64, under: &ActiveSnapshot) -> Option<String> {
-    let partition =
-        BY_ID.end(&[Value::Int(cursor)], ScanEnd::Start, under, |row| row.need(PARTITION));
-    partition.or_else(|| {
-        let claim = claim::find(unsigned(cursor), under)?;
-        Some(Unit::Claim { partition: &claim.partition, id: claim.id }.to_string())
-    })
-}
-
-/// What became of an attempt to lock a cursor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LockAttempt {
-    Locked,
-    /// Another transaction has locked it.
-    HeldByAnother,
-    /// It has a newer state than the caller saw. This transaction may have locked it all the same.
-    MovedOn,
-}
-
-/// Lock the row of a cursor or a claim, unless another transaction has locked it or has written a
-/// newer state. Never waits. It looks for a newer state before it locks, so as not to lock what
-/// another consumer has popped since the caller's snapshot; and once more after, when no other
-/// transaction can write one. In REPEATABLE READ a newer state is error 40001.
-pub fn try_lock(at: &Located, place: RowLocation, under: &ActiveSnapshot) -> Result<LockAttempt> {
-    match lock_if_newest(at, place, under)? {
-        LockAttempt::MovedOn => moved_on(),
-        attempt => Ok(attempt),
-    }
-}
-
-/// [`try_lock`] for a caller that can do without the lock: a newer state is no error, in REPEATABLE
-/// READ either.
-pub fn lock_if_newest(
-    at: &Located,
-    place: RowLocation,
-    under: &ActiveSnapshot,
-) -> Result<LockAttempt> {
-    if latest_revision(at.id)? != at.revision {
-        return Ok(LockAttempt::MovedOn);
-    }
-    let is_locked = match at.message {
-        None => CURSORS.lock(place, false, under),
-        Some(_) => claim::lock(place, false, under),
-    };
-    if !is_locked {
-        return Ok(LockAttempt::HeldByAnother);
-    }
-    match latest_revision(at.id)? == at.revision {
-        true => Ok(LockAttempt::Locked),
-        false => Ok(LockAttempt::MovedOn),
-    }
-}
-
-/// What follows from a state that is newer than the caller's snapshot: in REPEATABLE READ error
-/// 40001, for each new look would show the old state again.
-pub fn moved_on() -> Result<LockAttempt> {
-    match one_snapshot_per_transaction() {
-        true => Err(stale()),
-        false => Ok(LockAttempt::MovedOn),
-    }
-}
-
-fn stale() -> Error {
+/// Error 40001: the snapshot does not show the newest state.
+pub(super) fn stale() -> Error {
     Error::conflict("The position of this consumer group")
 }
 
@@ -249,129 +182,20 @@ fn exists(group: i64, partition: &str) -> Result<bool> {
     })
 }
 
-static IDS_OF: Statement = Statement::new(
-    "SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1)
-     UNION ALL SELECT id FROM queen_mq.claim WHERE group_id = ANY ($1) ORDER BY id",
-    &[pg_sys::INT8ARRAYOID],
-);
-
-/// The cursors and claims of the groups, ascending.
-pub fn ids_of(groups: &[i64], under: &ActiveSnapshot) -> Vec<u64> {
-    IDS_OF.read(&[arg(groups.to_vec())], under).map(|row| unsigned(row.need(ID))).collect()
+/// The partition of the cursor of this id; None if there is no such cursor.
+pub(super) fn partition_of(id: i64, under: &ActiveSnapshot) -> Option<String> {
+    BY_ID.end(&[Value::Int(id)], ScanEnd::Start, under, |row| row.need(PARTITION))
 }
 
-static IDS_IN: Statement = Statement::new(
-    "SELECT id FROM queen_mq.cursor WHERE group_id = $1 AND partition = $2
-     UNION ALL SELECT id FROM queen_mq.claim WHERE group_id = $1 AND partition = $2 ORDER BY id",
-    &[pg_sys::INT8OID, pg_sys::TEXTOID],
-);
-
-/// The cursor and the claims of a partition, ascending.
-pub fn ids_in(group: i64, partition: &str, under: &ActiveSnapshot) -> Vec<u64> {
-    IDS_IN.read(&[arg(group), arg(partition)], under).map(|row| unsigned(row.need(ID))).collect()
-}
-
-/// A cursor or a claim that this transaction has locked. The caller reads its state after this, in
-/// [`locate`].
-pub struct LockedCursor {
-    pub id: u64,
-    pub group: i64,
-    pub partition: String,
-    claim: Option<(MessageId, Cursor)>,
-    /// A claim that is settled was not locked: its last revision, whether that is this
-    /// transaction's, and its state.
-    last: Option<(i64, bool, Cursor)>,
-}
-
-/// Lock the row of a cursor or a claim, waiting for the transaction that has locked it. None if the
-/// row is gone. In REPEATABLE READ, one that is younger than the snapshot is error 40001.
-pub fn lock_row(id: u64) -> Result<Option<LockedCursor>> {
-    ActiveSnapshot::new_snapshot(|under| lock_one(id, false, under))
-}
-
-/// Lock cursors and claims in the given order, which is ascending, waiting for the transactions
-/// that have locked them. Those that are gone drop out. The caller reads their states after this,
-/// under a newer snapshot. Claims of settled messages are not locked, so the caller does not wait
-/// for a sweep that is deleting them.
-pub fn lock_unsettled(cursors: &[u64]) -> Result<Vec<LockedCursor>> {
-    let mut locked = Vec::with_capacity(cursors.len());
-    for &id in cursors {
-        locked.extend(ActiveSnapshot::new_snapshot(|under| lock_one(id, true, under))?);
-    }
-    Ok(locked)
-}
-
-thread_local! {
-    /// Whether what this session locked last was a claim. The next one most likely is of that kind,
-    /// so it is looked up first.
-    static WAS_CLAIM: Cell<bool> = const { Cell::new(false) };
-}
-
-fn lock_one(id: u64, but_settled: bool, under: &ActiveSnapshot) -> Result<Option<LockedCursor>> {
+/// Group, partition and location of the cursor of this id.
+pub(super) fn find(id: u64, under: &ActiveSnapshot) -> Option<(i64, String, RowLocation)> {
     let read = |row: &Tuple| (row.need(GROUP_ID), row.need(PARTITION), row.place());
-    let key = [Value::Int(signed(id))];
-    let find_claim = |is_time: bool| if is_time { claim::find(id, under) } else { None };
-    let early = find_claim(WAS_CLAIM.get());
-    if early.is_none()
-        && let Some((group, partition, place)) = BY_ID.end(&key, ScanEnd::Start, under, read)
-    {
-        WAS_CLAIM.set(false);
-        let locked = LockedCursor { id, group, partition, claim: None, last: None };
-        return Ok(CURSORS.lock(place, true, under).then_some(locked));
-    }
-    if let Some(row) = early.or_else(|| find_claim(!WAS_CLAIM.get())) {
-        WAS_CLAIM.set(true);
-        let (message, first) = (row.message, row.first_state());
-        let last = match but_settled {
-            true => Some(newest(signed(id), || first.clone(), under)?),
-            false => None,
-        };
-        let last = last.filter(|(_, _, state)| state.open() == 0);
-        let claim::ClaimRow { group, partition, place, .. } = row;
-        let holds = last.is_some() || claim::lock(place, true, under);
-        let locked = LockedCursor { id, group, partition, claim: Some((message, first)), last };
-        return Ok(holds.then_some(locked));
-    }
-    match one_snapshot_per_transaction() && exists_by_id(id)? {
-        true => Err(stale()),
-        false => Ok(None),
-    }
+    BY_ID.end(&[Value::Int(signed(id))], ScanEnd::Start, under, read)
 }
 
-/// Whether there is such a cursor or claim at this moment, whatever the transaction's snapshot
-/// says.
-fn exists_by_id(id: u64) -> Result<bool> {
-    let key = [Value::Int(signed(id))];
-    ActiveSnapshot::latest_snapshot(|under| {
-        let is_cursor = BY_ID.end(&key, ScanEnd::Start, under, |_| ()).is_some();
-        Ok(is_cursor || claim::find(id, under).is_some())
-    })
-}
-
-/// The newest states of what was locked. `start` gives the start of a group, at which a cursor
-/// without a state begins. In REPEATABLE READ, a state that is newer than the snapshot is error
-/// 40001.
-pub fn locate<'a>(
-    locked: Vec<LockedCursor>,
-    start: impl Fn(i64) -> &'a Start,
-    under: &ActiveSnapshot,
-) -> Result<Vec<Located>> {
-    let mut located = Vec::with_capacity(locked.len());
-    for LockedCursor { id, group, partition, claim, last } in locked {
-        let (message, first) = claim.unzip();
-        // A settled claim: its row was not locked, and may be gone.
-        if let Some((revision, is_own, cursor)) = last {
-            located.push(Located { id, group, partition, message, revision, is_own, cursor });
-            continue;
-        }
-        let first = || first.unwrap_or_else(|| Cursor::new(start(group).clone()));
-        let (revision, is_own, cursor) = newest(signed(id), first, under)?;
-        if one_snapshot_per_transaction() && latest_revision(id)? != revision {
-            return Err(stale());
-        }
-        located.push(Located { id, group, partition, message, revision, is_own, cursor });
-    }
-    Ok(located)
+/// Lock the row of a cursor `FOR NO KEY UPDATE`.
+pub(super) fn lock(place: RowLocation, wait: bool, under: &ActiveSnapshot) -> bool {
+    CURSORS.lock(place, wait, under)
 }
 
 static OF_GROUP: Statement = Statement::new(
@@ -382,11 +206,11 @@ static OF_GROUP: Statement = Statement::new(
     &[pg_sys::INT8OID],
 );
 
-/// Every cursor of the group, and then every claim.
-pub fn of_group(group: i64, start: &Start, under: &ActiveSnapshot) -> Result<Vec<Located>> {
+/// Every cursor of the group.
+pub(super) fn of_group(group: i64, start: &Start, under: &ActiveSnapshot) -> Result<Vec<Located>> {
     let read = |row: SqlRow| {
         let cursor = match row.get::<Vec<u8>>(c"state") {
-            Some(bytes) => decode(&bytes, "the state of a cursor")?,
+            Some(bytes) => super::decode(&bytes, "the state of a cursor")?,
             None => Cursor::new(start.clone()),
         };
         Ok(Located {
@@ -399,8 +223,5 @@ pub fn of_group(group: i64, start: &Start, under: &ActiveSnapshot) -> Result<Vec
             cursor,
         })
     };
-    let mut located: Vec<Located> =
-        OF_GROUP.read(&[arg(group)], under).map(read).collect::<Result<_>>()?;
-    located.extend(claim::of_group(group, under)?);
-    Ok(located)
+    OF_GROUP.read(&[arg(group)], under).map(read).collect()
 }

@@ -5,7 +5,7 @@ use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::discovery::Discovery;
 
-use super::{claim, cursor, decode, locks, progress, signed, unsigned};
+use super::{claim, cursor_or_claim, decode, locks, progress, signed, unsigned};
 use crate::error::Result;
 use crate::pg::clock::Moment;
 use crate::pg::scan::{ScanEnd, Tuple, Value};
@@ -103,7 +103,7 @@ impl<T> Hint<T> {
     /// From a row of the index: what it is ordered by, cursor, revision.
     fn new((at, cursor, revision): (T, i64, i64), under: &ActiveSnapshot) -> Self {
         let names = progress::is_newest(cursor, revision, under);
-        let unit = if names { cursor::unit_of(cursor, under) } else { None };
+        let unit = if names { cursor_or_claim::unit_of(cursor, under) } else { None };
         Hint { at, cursor: unsigned(cursor), unit }
     }
 }

@@ -4,12 +4,13 @@
 pub mod admission;
 pub mod claim;
 pub mod cursor;
+pub mod cursor_or_claim;
 pub mod dead_letter;
 pub mod discovery;
 pub mod group;
 pub mod identity;
 pub mod lease_set;
-mod located;
+pub mod located;
 pub mod locks;
 pub mod marker;
 mod numeric;

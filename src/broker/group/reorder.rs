@@ -16,8 +16,10 @@ use crate::error::{Code, Error, Result};
 use crate::pg::clock;
 use crate::pg::spi::ActiveSnapshot;
 use crate::store::claim;
-use crate::store::cursor::{self, Located, LockedCursor};
+use crate::store::cursor;
+use crate::store::cursor_or_claim::LockedCursor;
 use crate::store::group::Group;
+use crate::store::located::Located;
 use crate::store::queue::{Options, Queue};
 
 /// Give the queue's new ordering to groups that have none of their own. `before`: the options that

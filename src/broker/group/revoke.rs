@@ -11,8 +11,10 @@ use queen_engine::receipt::Receipt;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::spi::ActiveSnapshot;
-use crate::store::cursor::{self, Located, LockedCursor, Notice};
+use crate::store::cursor_or_claim::{self, LockedCursor};
 use crate::store::group::{self, Group};
+use crate::store::located::Located;
+use crate::store::progress::{self, Notice};
 use crate::store::queue::Queue;
 use crate::store::{receipt, replay, seen_snapshot};
 use crate::wait::waiters::{self, Topic};
@@ -20,7 +22,7 @@ use crate::wait::waiters::{self, Topic};
 /// The states of the group's cursors and claims that have been locked. In REPEATABLE READ a state
 /// that is out of date is error 40001.
 pub fn locate(group: &Group, locked: Vec<LockedCursor>) -> Result<Vec<Located>> {
-    ActiveSnapshot::new_snapshot(|under| cursor::locate(locked, |_| &group.start, under))
+    ActiveSnapshot::new_snapshot(|under| cursor_or_claim::locate(locked, |_| &group.start, under))
 }
 
 /// Take all leases of the group away, and leave the rest as it is. `queue`: None where there is no
@@ -62,7 +64,7 @@ pub fn write_state(
     (cursor, revoked): (Cursor, Vec<(LeaseId, Receipt)>),
 ) {
     let xid = seen_snapshot::assign_xid(queue.identity);
-    cursor::append(located, &cursor, Notice::Ready { xid });
+    progress::append(located, &cursor, Notice::Ready { xid });
     leave_receipts(located, &revoked, clock::now());
 }
 

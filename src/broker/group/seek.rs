@@ -30,7 +30,7 @@ use crate::pg::spi::ActiveSnapshot;
 use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
 use crate::store::segment::{self, SegmentSummary};
-use crate::store::{claim, cursor, discovery, tally};
+use crate::store::{claim, cursor, cursor_or_claim, discovery, tally};
 
 /// Move the group to where `mode` says, in one partition or in all (None). Returns the number of
 /// partitions moved. Error 42704 if the queue or the group is not there, 40001 in REPEATABLE READ
@@ -48,7 +48,7 @@ pub fn seek(queue: &str, group: &str, partition: Option<&str>, mode: Mode) -> Re
         if let Some(moved) = moved {
             return Ok(moved);
         }
-        cursor::moved_on()?;
+        cursor_or_claim::moved_on()?;
         pgrx::check_for_interrupts!();
     }
 }
@@ -70,7 +70,7 @@ fn move_group(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>>
     let Some(locked) = held else { return Ok(None) };
     ActiveSnapshot::new_snapshot(|under| {
         let end = LogEnd::look(queue.identity, under);
-        let located = cursor::locate(locked, |_| &group.start, under)?;
+        let located = cursor_or_claim::locate(locked, |_| &group.start, under)?;
         let beginning = Beginning::of(mode, Some(queue.id), &end, under);
         let settled = located.iter().map(|located| located.cursor.settled).sum();
         begin_at(queue, group.id, &beginning, settled, under)?;
@@ -159,12 +159,12 @@ fn move_cursor(queue: &Queue, group: &Group, partition: &str, mode: Mode) -> Res
             cursor::create(id, vec![name.clone()]);
             Ok(())
         })?;
-        let ids = |under: &ActiveSnapshot| Ok(cursor::ids_in(group.id, partition, under));
+        let ids = |under: &ActiveSnapshot| Ok(cursor_or_claim::ids_in(group.id, partition, under));
         attempt.lock_cursors(&ActiveSnapshot::new_snapshot(ids)?)
     })?;
     ActiveSnapshot::new_snapshot(|under| {
         let end = LogEnd::look(queue.identity, under);
-        for located in cursor::locate(locked, |_| &group.start, under)? {
+        for located in cursor_or_claim::locate(locked, |_| &group.start, under)? {
             let rows = segment::rows(queue.id, partition, under);
             let (mut moved, revoked) = located.cursor.moved_to(end.start_in(&rows, mode));
             moved.settled += unsettled(&located.cursor, &rows) - unsettled(&moved, &rows);
@@ -185,8 +185,9 @@ fn replace_cursor(
         if !hold_group(attempt, queue, group)? {
             return Ok(None);
         }
-        let ids =
-            ActiveSnapshot::new_snapshot(|under| Ok(cursor::ids_in(group.id, partition, under)))?;
+        let ids = ActiveSnapshot::new_snapshot(|under| {
+            Ok(cursor_or_claim::ids_in(group.id, partition, under))
+        })?;
         attempt.lock_cursors(&ids).map(Some)
     })?;
     let Some(locked) = held else { return Ok(None) };

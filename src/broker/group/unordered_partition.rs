@@ -10,8 +10,8 @@ use queen_engine::cursor::Cursor;
 use queen_engine::message::MessageId;
 
 use crate::pg::clock::Moment;
-use crate::store::cursor::Located;
 use crate::store::group::Group;
+use crate::store::located::Located;
 use crate::store::segment::SegmentSummary;
 
 /// The cursor and the claims of a partition, in a group without order.

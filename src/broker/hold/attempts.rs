@@ -31,7 +31,7 @@ use crate::pg::clock::{self, SECOND};
 use crate::pg::lock_timeout::LockTimeout;
 use crate::pg::statement_timeout::StatementTimeout;
 use crate::pg::subtransaction::{all_or_nothing, undone};
-use crate::store::cursor::{self, LockedCursor};
+use crate::store::cursor_or_claim::{self, LockedCursor};
 use crate::store::locks::{Lock, order};
 use crate::wait::waiters::{self, Topic};
 
@@ -97,7 +97,7 @@ impl AwaitedLock {
                 lock.wait_for_holders();
                 Ok(())
             }
-            AwaitedLock::Cursor(id) => undone(|| cursor::lock_row(id).map(drop)),
+            AwaitedLock::Cursor(id) => undone(|| cursor_or_claim::lock_row(id).map(drop)),
             AwaitedLock::Rows(lock) => undone(|| lock()),
         }
     }
@@ -151,7 +151,7 @@ impl Attempt {
     pub fn lock_cursors(&self, ids: &[u64]) -> Result<Vec<LockedCursor>> {
         let mut locked = Vec::with_capacity(ids.len());
         for &id in ids {
-            locked.extend(self.wait(AwaitedLock::Cursor(id), || cursor::lock_row(id))?);
+            locked.extend(self.wait(AwaitedLock::Cursor(id), || cursor_or_claim::lock_row(id))?);
         }
         Ok(locked)
     }

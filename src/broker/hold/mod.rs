@@ -11,7 +11,7 @@ use crate::broker::hold::attempts::Attempt;
 use crate::broker::lookup;
 use crate::error::Result;
 use crate::pg::spi::ActiveSnapshot;
-use crate::store::cursor::{self, LockedCursor};
+use crate::store::cursor_or_claim::{self, LockedCursor};
 use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
 use crate::store::{discovery, locks};
@@ -38,7 +38,7 @@ pub fn share_queue_and_group(
         if lookup::is_current(queue, group)? {
             return Ok(found);
         }
-        cursor::moved_on()?;
+        cursor_or_claim::moved_on()?;
         if with_group {
             locks::first_reads_of(group.id).give_back_share();
         }
@@ -108,6 +108,6 @@ pub fn hold_queue_and_cursors(
 /// Hold the cursors and claims of groups. The caller holds a lock under which no other transaction
 /// creates one, or can do without those that are created now.
 pub fn hold_cursors(attempt: &Attempt, groups: &[i64]) -> Result<Vec<LockedCursor>> {
-    let ids = ActiveSnapshot::new_snapshot(|under| Ok(cursor::ids_of(groups, under)))?;
+    let ids = ActiveSnapshot::new_snapshot(|under| Ok(cursor_or_claim::ids_of(groups, under)))?;
     attempt.lock_cursors(&ids)
 }

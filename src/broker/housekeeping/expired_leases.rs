@@ -7,8 +7,10 @@
 use crate::error::Result;
 use crate::pg::clock::{self, Moment, SECOND};
 use crate::pg::spi::ActiveSnapshot;
-use crate::store::cursor::{self, LockAttempt, Notice};
+use crate::store::cursor;
+use crate::store::cursor_or_claim::{self, LockAttempt};
 use crate::store::group::{self, Group};
+use crate::store::progress::{self, Notice};
 use crate::store::queue::Queue;
 use crate::store::sweep::SweepStep;
 use crate::store::unit::Unit;
@@ -63,11 +65,12 @@ fn reclaim(
     let Some((located, place)) = status else { return Ok(0) };
     let mut state = located.cursor.clone();
     let ended = state.reclaim(now, queue.identity.void_before);
-    if ended.is_empty() || cursor::try_lock(&located, place, under)? != LockAttempt::Locked {
+    if ended.is_empty() || cursor_or_claim::try_lock(&located, place, under)? != LockAttempt::Locked
+    {
         return Ok(0);
     }
     let xid = seen_snapshot::assign_xid(queue.identity);
-    cursor::append(&located, &state, Notice::Ready { xid });
+    progress::append(&located, &state, Notice::Ready { xid });
     for (lease, trace) in &ended {
         receipt::insert(&located, *lease, trace, now);
     }

@@ -21,9 +21,12 @@ use crate::pg::clock::{self, Moment, SECOND};
 use crate::pg::session_cache::SessionCache;
 use crate::pg::spi::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::store::claim;
-use crate::store::cursor::{self, Located, LockAttempt};
+use crate::store::cursor;
+use crate::store::cursor_or_claim::{self, LockAttempt};
 use crate::store::group::{self, Group};
+use crate::store::located::Located;
 use crate::store::locks;
+use crate::store::progress;
 use crate::store::queue::Queue;
 use crate::store::seen_snapshot::{self, SeenSnapshot};
 use crate::store::segment::{Log, LogPage, Stored};
@@ -90,7 +93,7 @@ fn fold(
         return Ok(0);
     }
     let base = match found {
-        Some((located, place)) => match cursor::lock_if_newest(&located, place, under)? {
+        Some((located, place)) => match cursor_or_claim::lock_if_newest(&located, place, under)? {
             LockAttempt::Locked => located,
             LockAttempt::HeldByAnother | LockAttempt::MovedOn => return Ok(0),
         },
@@ -119,7 +122,7 @@ pub fn fold_in_pop(
 ) -> Result<()> {
     let keeps_claims = one_snapshot_per_transaction();
     let (base, before) = match cursor::status(group.id, &group.start, partition, under)? {
-        Some((base, place)) => match cursor::lock_if_newest(&base, place, under)? {
+        Some((base, place)) => match cursor_or_claim::lock_if_newest(&base, place, under)? {
             LockAttempt::Locked => (base.clone(), base.cursor),
             LockAttempt::HeldByAnother | LockAttempt::MovedOn => return Ok(()),
         },
@@ -158,7 +161,7 @@ fn write(base: &Located, mut after: Cursor, over: &[Located], under: &ActiveSnap
         }
         removed += gone.len() as u64;
     }
-    cursor::append_quietly(base, &after, under);
+    progress::append_quietly(base, &after, under);
     removed
 }
 

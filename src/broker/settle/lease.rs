@@ -19,9 +19,10 @@ use crate::broker::lookup::{self, ForSettle};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::spi::ActiveSnapshot;
-use crate::store::cursor::{self, Located};
+use crate::store::cursor_or_claim;
 use crate::store::identity::Identity;
 use crate::store::lease_set::{self, Covered};
+use crate::store::located::Located;
 use crate::store::queue::Options;
 use crate::store::{claim, receipt};
 
@@ -85,7 +86,7 @@ pub fn lock_leases(leases: impl IntoIterator<Item = LeaseId>) -> Result<()> {
     }
     ids.sort_unstable();
     ids.dedup();
-    cursor::lock_unsettled(&ids).map(drop)
+    cursor_or_claim::lock_unsettled(&ids).map(drop)
 }
 
 /// The cursors, or claims with their messages, that a lease covers, ascending.

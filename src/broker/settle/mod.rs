@@ -23,7 +23,7 @@ use self::names::Plan;
 use self::refusal::explain;
 use crate::error::Result;
 use crate::pg::clock::Moment;
-use crate::store::cursor::{self, Notice};
+use crate::store::progress::{self, Notice};
 use crate::store::queue::DEAD_LETTER;
 use crate::store::{dead_letter, receipt};
 
@@ -139,7 +139,7 @@ impl LockedLease {
 
     fn write_cursor(&self, held: &HeldCursor, cursor: &Cursor) {
         let notice = Notice::of(&held.located, cursor, self.identity);
-        cursor::append(&held.located, cursor, notice);
+        progress::append(&held.located, cursor, notice);
     }
 
     /// For each cursor where the lease still holds something: its place in `held`, its state with

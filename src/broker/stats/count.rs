@@ -9,8 +9,9 @@ use queen_engine::tally::{Arrived, Tally};
 
 use crate::error::Result;
 use crate::pg::spi::ActiveSnapshot;
-use crate::store::cursor::{self, Located};
+use crate::store::cursor_or_claim;
 use crate::store::group::{self, Group};
+use crate::store::located::Located;
 use crate::store::queue::Queue;
 use crate::store::replay::{self, Replay};
 use crate::store::seen_snapshot::{self, SeenSnapshot};
@@ -218,7 +219,7 @@ fn depth(queue: &Queue, count: &ArrivalCount, under: &ActiveSnapshot) -> Result<
     let replays = replay::of_queue(queue.id, under);
     let mut deepest = None;
     for group in group::of_queue(&queue.name, under)? {
-        let cursors = cursor::of_group(group.id, &group.start, under)?;
+        let cursors = cursor_or_claim::of_group(group.id, &group.start, under)?;
         deepest = deepest.max(Some(pending(count, &group, &cursors, &replays, under)));
     }
     Ok(deepest.unwrap_or(count.retained()).max(0))

@@ -17,8 +17,9 @@ use crate::broker::stats::count::{ArrivalCount, pending};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::spi::ActiveSnapshot;
-use crate::store::cursor::{self, Located};
+use crate::store::cursor_or_claim;
 use crate::store::group::{self, Group};
+use crate::store::located::Located;
 use crate::store::queue::Queue;
 use crate::store::replay::{self, Replay};
 use crate::store::seen_snapshot;
@@ -157,7 +158,7 @@ impl GroupCounter<'_> {
     /// The figures of one group; adds its live leases to `leases`.
     fn figures(&self, group: &Group, leases: &mut Vec<LiveLease>) -> Result<GroupFigures> {
         let mut figures = GroupFigures::idle(self.queue.name.clone(), group.name.clone());
-        let cursors = cursor::of_group(group.id, &group.start, self.under)?;
+        let cursors = cursor_or_claim::of_group(group.id, &group.start, self.under)?;
         let own = leases.len();
         for located in &cursors {
             self.add_state(&mut figures, located, leases);

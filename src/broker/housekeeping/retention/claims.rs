@@ -13,7 +13,9 @@ use super::segment_status::SegmentStatus;
 use crate::error::Result;
 use crate::pg::spi::ActiveSnapshot;
 use crate::pg::table::RowLocation;
-use crate::store::cursor::{self, Located, LockAttempt};
+use crate::store::cursor;
+use crate::store::cursor_or_claim::{self, LockAttempt};
+use crate::store::located::Located;
 use crate::store::segment::News;
 use crate::store::{claim, receipt};
 
@@ -94,7 +96,7 @@ impl SegmentClaims {
         }
         for (located, place) in segments.iter().flat_map(|row| self.of(row)) {
             if located.cursor.open() > 0
-                && cursor::try_lock(located, *place, under)? != LockAttempt::Locked
+                && cursor_or_claim::try_lock(located, *place, under)? != LockAttempt::Locked
             {
                 return Ok(false);
             }

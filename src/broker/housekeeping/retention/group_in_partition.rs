@@ -10,8 +10,11 @@ use super::segment_status::SegmentStatus;
 use crate::error::Result;
 use crate::pg::spi::ActiveSnapshot;
 use crate::pg::table::RowLocation;
-use crate::store::cursor::{self, Located, LockAttempt, Notice};
+use crate::store::cursor;
+use crate::store::cursor_or_claim::{self, LockAttempt};
 use crate::store::group::{self, Group};
+use crate::store::located::Located;
+use crate::store::progress::{self, Notice};
 use crate::store::seen_snapshot;
 use crate::store::segment::News;
 
@@ -82,7 +85,7 @@ impl<'a> GroupInPartition<'a> {
     pub fn try_lock(&self, segments: &[News]) -> Result<bool> {
         let is_locked = match &self.found {
             Some((located, place)) => {
-                cursor::try_lock(located, *place, self.under)? == LockAttempt::Locked
+                cursor_or_claim::try_lock(located, *place, self.under)? == LockAttempt::Locked
             }
             // A new cursor is locked, so no consumer begins to read the partition. The caller holds
             // the group's row, as `insert_if_new` demands.
@@ -133,6 +136,6 @@ impl<'a> GroupInPartition<'a> {
         cursor.failures.retain(|message, _| !is_gone(message.segment()));
         cursor.settled += waiting;
         let xid = seen_snapshot::assign_xid(self.ages.queue.identity);
-        cursor::append(located, &cursor, Notice::Ready { xid });
+        progress::append(located, &cursor, Notice::Ready { xid });
     }
 }

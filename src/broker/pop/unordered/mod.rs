@@ -1,239 +1,190 @@
-//! Taking messages in a group without order: any number of consumers take from one partition side by
-//! side, each message by itself.
+//! A try of one partition, or of one claim, in a group without order: any number of consumers pop
+//! from one partition side by side, each message by itself.
 //!
-//! Who takes a message for the first time inserts a claim, which everybody else sees at once, and
-//! which is unique. Nobody waits: what is claimed is passed by, whether or not that has been
-//! committed. A message that was failed, or whose lease ran out, is found by its claim, as a
-//! partition of an ordered group is found by its cursor, and is locked by it.
+//! The first consumer that pops a message inserts a *claim* on it. The table has a unique key, and
+//! all other consumers see the row at once, committed or not, so two consumers never have one
+//! message. No consumer waits for another: a message that is claimed is passed by. A message that
+//! was failed, or whose lease ran out, is found by its claim, as a partition of a group with order
+//! is found by its cursor, and the row of its claim is what the next consumer locks.
 //!
-//! The cursor of a partition says, as in an ordered group, how far it has been read: what is behind
-//! has been claimed, but for what `waiting` names. It is moved on by the sweep ([`crate::broker::housekeeping::fold_claims`]),
-//! since nobody is to wait for a transaction that holds it. How far it could be moved on, each
-//! session remembers for itself: its *front*.
+//! The partition's cursor says, as in a group with order, how far the partition has been read: all
+//! messages behind it have been claimed, but for those that its `waiting` names. Pops do not move
+//! it, because then they would wait for each other's transactions. Mostly the sweep does
+//! ([`crate::broker::housekeeping::fold_claims`]). How far the cursor could be moved, each session
+//! remembers for itself: its *front* ([`front`]).
+//!
+//! | file | its question |
+//! |---|---|
+//! | [`scan`] | which messages of a partition are free, from the front on |
+//! | [`claim`] | claim those that are still free, and read claims |
+//! | [`front`] | how far the session has come in a partition |
 
 mod claim;
 mod front;
 mod scan;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
 
-use queen_engine::cursor::Readiness;
-use queen_engine::pop::Pop;
-
-use self::claim::{Candidate, Outcome};
+use self::claim::{Candidate, ClaimOutcome, ClaimState, ReturnedMessage, claim_free, read_claim};
 use self::front::Ahead;
+use self::scan::{PartitionScan, messages_beyond_claims};
 use crate::broker::housekeeping::fold_claims;
-use crate::broker::pop::{PartitionResult, Taking};
+use crate::broker::pop::context::{PopContext, PopLimits};
+use crate::broker::pop::run::{PartitionPop, PopRun};
+use crate::broker::pop::search::PartitionResult;
 use crate::error::Result;
 use crate::pg::clock::{self, SECOND};
-use crate::pg::datum::random;
-use crate::pg::spi::ActiveSnapshot;
-use crate::pg::table::RowLocation;
-use crate::store::claim as claims;
-use crate::store::cursor::{self, Located, LockAttempt};
-use crate::store::seen_snapshot::SeenSnapshot;
+use crate::pg::random::random;
 use crate::store::unit::Unit;
 
-/// Looks at a partition in one pop, where others are faster.
-const MOST_LOOKS: usize = 64;
+/// Scans of a partition in one pop, where other consumers are faster each time.
+const MOST_SCANS: usize = 64;
 
-/// Once in so many times that something is taken, claims are folded for so long.
+/// One in this many pops that got a message folds claims, for this long.
 const FOLD_EVERY: u64 = 256;
 const FOLD_FOR: i64 = SECOND / 100;
 
-/// A message that has been claimed before.
-pub(super) enum Claimed<'t> {
-    /// It does not concern this look: settled, or in somebody's hands, or waiting.
-    Busy,
-    /// There for others, and not for this transaction.
-    Unseen,
-    Returned(Box<(Pop<'t>, Located, RowLocation)>),
+/// How groups without order pop.
+#[derive(Default)]
+pub struct UnorderedPop {
+    /// Claims to which this pop has given a new state. Its snapshot does not show that.
+    written: HashSet<u64>,
 }
 
-impl Taking<'_> {
-    pub(super) fn try_unit(
-        &mut self,
-        unit: Unit<'_>,
-        taken: &SeenSnapshot,
-        under: &ActiveSnapshot,
-    ) -> Result<PartitionResult> {
-        match unit {
-            Unit::Partition(partition) => self.try_partition(partition, taken, under),
-            Unit::Claim { id, .. } => self.try_claim(id, taken, under),
+impl PartitionPop for UnorderedPop {
+    /// The messages of a partition may come to the search one by one, by their claims.
+    const ONE_TRY_IS_ALL: bool = false;
+
+    fn locks_one_row(limits: &PopLimits<'_>) -> bool {
+        limits.batch == 1
+    }
+
+    fn pop_from(&mut self, run: &mut PopRun<'_>, name: &str) -> Result<PartitionResult> {
+        match Unit::named(name) {
+            Unit::Partition(partition) => self.pop_from_partition(run, partition),
+            Unit::Claim { id, .. } => self.pop_returned(run, id),
         }
     }
 
-    /// Whether there is something to take, taking nothing.
-    pub(super) fn look_at_unit(
-        &self,
-        unit: Unit<'_>,
-        taken: &SeenSnapshot,
-        under: &ActiveSnapshot,
-    ) -> Result<PartitionResult> {
-        match unit {
+    fn peek(context: &PopContext<'_>, name: &str) -> Result<PartitionResult> {
+        match Unit::named(name) {
             Unit::Partition(partition) => {
-                let sifted = self.sift(partition, 1, taken, under)?;
-                let tried = sifted.tried(sifted.found() > 0, &Outcome::default());
-                sifted.keep(self.group, partition, false);
-                Ok(tried)
+                let scan = PartitionScan::run(context, partition, 1)?;
+                let result = scan.result(scan.found() > 0, &ClaimOutcome::default());
+                scan.keep_front(context.group, partition, false);
+                Ok(result)
             }
-            Unit::Claim { id, .. } => match self.claimed(id, taken, under)? {
-                Claimed::Returned(_) => Ok(PartitionResult::Took),
-                Claimed::Busy | Claimed::Unseen => Ok(PartitionResult::Nothing),
+            Unit::Claim { id, .. } => match read_claim(context, id)? {
+                ClaimState::Returned(_) => Ok(PartitionResult::Popped),
+                ClaimState::Busy | ClaimState::Unseen => Ok(PartitionResult::Nothing),
             },
         }
     }
+}
 
-    /// What has become of a claim.
-    pub(super) fn claimed<'t>(
-        &self,
-        id: u64,
-        taken: &'t SeenSnapshot,
-        under: &ActiveSnapshot,
-    ) -> Result<Claimed<'t>> {
-        let Some(row) = claims::find(id, under) else { return Ok(Claimed::Unseen) };
-        let (located, place) = row.locate(under)?;
-        if let Readiness::At(at) =
-            located.cursor.readiness(self.now, self.queue.identity.void_before)
-        {
-            // A lease that has ended since this pop began is not over for it: the leases of a
-            // message are not to overlap.
-            let is_over_for_others = at <= clock::now();
-            return Ok(if is_over_for_others { Claimed::Unseen } else { Claimed::Busy });
-        }
-        let max_deliveries = self.queue.options.max_deliveries();
-        let mut pop = Pop::begin(located.cursor.clone(), &taken.snapshot, 1, max_deliveries);
-        pop.stop();
-        match pop.found_any() {
-            true => Ok(Claimed::Returned(Box::new((pop, located, place)))),
-            false => Ok(Claimed::Busy),
-        }
-    }
-
-    /// Take a message that has come back.
-    fn try_claim(
-        &mut self,
-        id: u64,
-        taken: &SeenSnapshot,
-        under: &ActiveSnapshot,
-    ) -> Result<PartitionResult> {
-        // What is written here is not seen here.
-        if self.moved.contains(&id) {
+impl UnorderedPop {
+    /// Pop a message that has come back, by its claim.
+    fn pop_returned(&mut self, run: &mut PopRun<'_>, id: u64) -> Result<PartitionResult> {
+        if self.written.contains(&id) {
             return Ok(PartitionResult::Nothing);
         }
-        let (pop, located, place) = match self.claimed(id, taken, under)? {
-            Claimed::Returned(returned) => *returned,
-            Claimed::Busy | Claimed::Unseen => return Ok(PartitionResult::Nothing),
+        let ReturnedMessage { pop, located, place } = match read_claim(run.context, id)? {
+            ClaimState::Returned(returned) => *returned,
+            ClaimState::Busy | ClaimState::Unseen => return Ok(PartitionResult::Nothing),
         };
-        match cursor::try_lock(&located, place, under)? {
-            LockAttempt::Locked if !self.is_current()? => return Ok(PartitionResult::MovedOn),
-            LockAttempt::Locked => (),
-            LockAttempt::HeldByAnother => return Ok(PartitionResult::Locked),
-            LockAttempt::MovedOn => return Ok(PartitionResult::MovedOn),
+        if let ControlFlow::Break(result) = run.try_lock(&located, place)? {
+            return Ok(result);
         }
-        self.moved.insert(id);
-        let log = self.log(&located.partition, None);
-        self.take(&located, pop, &mut HashMap::new(), &log, under)
+        self.written.insert(id);
+        let log = run.context.log(&located.partition, None);
+        run.write_and_deliver(&located, pop, &mut HashMap::new(), &log)
     }
 
-    /// Take what is free in a partition. Where others are faster each time, look again: by then they
+    /// Pop what is free in a partition. Where other consumers are faster, scan again: by then they
     /// have come further.
-    fn try_partition(
+    fn pop_from_partition(
         &mut self,
+        run: &mut PopRun<'_>,
         partition: &str,
-        taken: &SeenSnapshot,
-        under: &ActiveSnapshot,
     ) -> Result<PartitionResult> {
-        let mut tried = PartitionResult::Locked;
-        for look in 0..MOST_LOOKS {
-            if look == 0 && self.try_ahead(partition, taken, under)? {
-                tried = PartitionResult::TookSome;
-                break;
+        let mut result = PartitionResult::PoppedSome;
+        if !pop_ahead(run, partition)? {
+            for _ in 0..MOST_SCANS {
+                let (scanned, was_late) = self.scan_and_pop(run, partition)?;
+                result = scanned;
+                if !was_late || run.is_outdated() || result.has_messages() {
+                    break;
+                }
+                pgrx::check_for_interrupts!();
             }
-            let (outcome, was_late) = self.try_once(partition, taken, under)?;
-            tried = outcome;
-            if !was_late
-                || self.is_outdated
-                || matches!(tried, PartitionResult::Took | PartitionResult::TookSome)
-            {
-                break;
-            }
-            pgrx::check_for_interrupts!();
         }
-        if matches!(tried, PartitionResult::Took | PartitionResult::TookSome) {
-            self.fold_now_and_then(partition, under)?;
+        if result.has_messages() {
+            fold_now_and_then(run.context, partition)?;
         }
-        Ok(tried)
+        Ok(result)
     }
 
-    /// Take what lies beyond all that anybody has taken, where the last look found nothing but that. It
-    /// is the shortest way where many take from one partition.
-    fn try_ahead(
+    /// Scan the partition and pop what is free. True: another consumer was faster, or a message was
+    /// removed before it could be claimed.
+    ///
+    /// Pops also messages that have come back and that no search finds: their claims were committed
+    /// after their leases had ended.
+    fn scan_and_pop(
         &mut self,
+        run: &mut PopRun<'_>,
         partition: &str,
-        taken: &SeenSnapshot,
-        under: &ActiveSnapshot,
-    ) -> Result<bool> {
-        let Some(Ahead { from, since, base }) = front::ahead(self.group, partition) else {
-            return Ok(false);
-        };
-        let (had, wanted) = (self.deliveries.len(), self.missing());
-        let messages = self.beyond_all(partition, from, since, wanted, taken, under);
-        if messages.len() >= wanted {
-            let candidate = |message| Candidate { message, is_passed: false };
-            self.claim(partition, messages.into_iter().map(candidate).collect(), Some(base))?;
-        }
-        Ok(self.deliveries.len() > had)
-    }
-
-    /// Look through the partition, and take what is free; and whether somebody else came first. Takes also
-    /// what has come back and was not found otherwise: a claim that was committed after its lease had
-    /// ended.
-    fn try_once(
-        &mut self,
-        partition: &str,
-        taken: &SeenSnapshot,
-        under: &ActiveSnapshot,
     ) -> Result<(PartitionResult, bool)> {
-        let had = self.deliveries.len();
-        let mut sifted = self.sift(partition, self.missing(), taken, under)?;
-        let is_ahead = sifted.is_ahead();
-        for (message, id) in std::mem::take(&mut sifted.ended) {
-            let tried = match self.missing() {
+        let wanted = run.missing();
+        let mut scan = PartitionScan::run(run.context, partition, wanted)?;
+        let is_ahead = scan.is_ahead();
+        for (message, id) in std::mem::take(&mut scan.returned) {
+            let result = match run.missing() {
                 0 => PartitionResult::Locked,
-                _ => self.try_claim(id, taken, under)?,
+                _ => self.pop_returned(run, id)?,
             };
-            if matches!(tried, PartitionResult::Locked | PartitionResult::MovedOn) {
-                sifted.has_rivals = true;
-                sifted.open.push(message);
+            if matches!(result, PartitionResult::Locked | PartitionResult::MovedOn) {
+                scan.has_rivals = true;
+                scan.open.push(message);
             }
-            if self.moved.contains(&id) {
-                sifted.front.own.push(message);
+            if self.written.contains(&id) {
+                scan.front.own.push(message);
             }
         }
-        let mut outcome = Outcome::default();
-        if self.missing() > 0 {
-            let candidates = sifted.candidates();
-            outcome = self.claim(partition, candidates, sifted.front.base())?;
-            sifted.open.append(&mut outcome.left);
-            sifted.front.own.append(&mut outcome.own);
+        let mut outcome = ClaimOutcome::default();
+        if run.missing() > 0 {
+            outcome = claim_free(run, partition, scan.candidates(), scan.front.cursor_id())?;
+            scan.open.append(&mut outcome.left);
+            scan.front.own.append(&mut outcome.own);
         }
-        let took_any = self.deliveries.len() > had;
-        let tried = sifted.tried(took_any, &outcome);
-        sifted.keep(self.group, partition, is_ahead && took_any);
-        Ok((tried, outcome.was_late || outcome.is_stale))
+        let has_popped = run.missing() < wanted;
+        let result = scan.result(has_popped, &outcome);
+        scan.keep_front(run.context.group, partition, is_ahead && has_popped);
+        Ok((result, outcome.was_late || outcome.is_stale))
     }
+}
 
-    /// Do a little of the sweep's work, where nobody else does it.
-    fn fold_now_and_then(&self, partition: &str, under: &ActiveSnapshot) -> Result<()> {
-        if random().is_multiple_of(FOLD_EVERY) {
-            let until = clock::now() + FOLD_FOR;
-            fold_claims::fold_in_pop(self.queue, self.group, partition, until, under)?;
-        }
-        Ok(())
+/// Pop messages beyond all claims, where the session's last scan found only such. This is the
+/// shortest way where many consumers pop from one partition. False: nothing was popped.
+fn pop_ahead(run: &mut PopRun<'_>, partition: &str) -> Result<bool> {
+    let Some(Ahead { from, since, cursor_id }) = front::ahead(run.context.group, partition) else {
+        return Ok(false);
+    };
+    let wanted = run.missing();
+    let messages = messages_beyond_claims(run.context, partition, from, since, wanted);
+    if messages.len() >= wanted {
+        let candidate = |message| Candidate { message, is_passed: false };
+        let candidates = messages.into_iter().map(candidate).collect();
+        claim_free(run, partition, candidates, Some(cursor_id))?;
     }
+    Ok(run.missing() < wanted)
+}
 
-    pub(super) fn missing(&self) -> usize {
-        self.wanted.batch - self.deliveries.len()
+/// Do a little of the sweep's work in some pops, for a database where no worker does it.
+fn fold_now_and_then(context: &PopContext<'_>, partition: &str) -> Result<()> {
+    if random().is_multiple_of(FOLD_EVERY) {
+        let until = clock::now() + FOLD_FOR;
+        fold_claims::fold_in_pop(context.queue, context.group, partition, until, context.under)?;
     }
+    Ok(())
 }

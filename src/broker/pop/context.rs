@@ -1,0 +1,116 @@
+//! What a pop knows before it tries a partition: what the call asks for, of which queue and group,
+//! and the one snapshot under which everything is read. Also how the log is read under that
+//! snapshot. Takes no lock, writes nothing.
+
+use std::collections::HashMap;
+
+use queen_engine::cursor::{Cursor, Readiness};
+use queen_engine::discovery::Discovery;
+use queen_engine::pop::Pop;
+
+use crate::pg::clock::Moment;
+use crate::pg::snapshot::ActiveSnapshot;
+use crate::store::group::Group;
+use crate::store::queue::Queue;
+use crate::store::seen_snapshot::{self, SeenSnapshot};
+use crate::store::segment::{Log, LogPage, Stored};
+
+/// How much a call wants, and on which terms.
+pub struct PopLimits<'a> {
+    /// Messages at most, over all partitions.
+    pub batch: usize,
+    /// From this partition alone.
+    pub partition: Option<&'a str>,
+    /// From this many partitions at most.
+    pub partitions: usize,
+    /// The length of the lease in microseconds; None: the queue's.
+    pub lease_time: Option<i64>,
+    /// The messages are settled at once, and there is no lease.
+    pub auto_ack: bool,
+}
+
+impl PopLimits<'_> {
+    /// One message, wherever it is.
+    pub const ONE: PopLimits<'static> =
+        PopLimits { batch: 1, partition: None, partitions: 1, lease_time: None, auto_ack: false };
+}
+
+/// What stays as it is for one pop under one snapshot.
+pub struct PopContext<'a> {
+    pub limits: &'a PopLimits<'a>,
+    pub queue: &'a Queue,
+    pub group: &'a Group,
+    /// The newest state of the group's search, with its revision: as of this snapshot or before.
+    pub discovery: &'a (i64, Discovery),
+    /// When the pop began. A lease that ends later holds for this pop to its end.
+    pub now: Moment,
+    /// What `under` says about transactions.
+    pub seen: SeenSnapshot,
+    pub under: &'a ActiveSnapshot,
+}
+
+/// Segments that a pop has read.
+pub struct ReadSegments {
+    pub by_id: HashMap<u64, Stored>,
+    /// The first segment that is not to be delivered yet and its transaction, if the reading ended
+    /// there.
+    pub held_back: Option<(u64, u64)>,
+}
+
+impl<'a> PopContext<'a> {
+    pub fn new(
+        limits: &'a PopLimits<'a>,
+        queue: &'a Queue,
+        group: &'a Group,
+        discovery: &'a (i64, Discovery),
+        now: Moment,
+        under: &'a ActiveSnapshot,
+    ) -> Self {
+        let seen = seen_snapshot::describe(under, queue.identity);
+        Self { limits, queue, group, discovery, now, seen, under }
+    }
+
+    /// Whether a cursor, or a claim, can be popped from; or when that can be.
+    pub fn readiness(&self, cursor: &Cursor) -> Readiness {
+        cursor.readiness(self.now, self.queue.identity.void_before)
+    }
+
+    /// The log of a partition, up to messages that are old enough to be delivered. `since`:
+    /// messages created before this moment are not for the group.
+    pub fn log<'p>(&self, partition: &'p str, since: Option<Moment>) -> Log<'p> {
+        let delay = self.queue.options.delay();
+        Log {
+            queue: self.queue.id,
+            partition,
+            group: self.group.id,
+            since,
+            until: (delay > 0).then(|| self.now.saturating_sub(delay)),
+            is_bare: false,
+        }
+    }
+
+    /// Read the log until `pop` has what it wants, or all there is.
+    pub fn read_log(&self, pop: &mut Pop<'_>, log: &Log<'_>) -> ReadSegments {
+        let mut read = ReadSegments { by_id: HashMap::new(), held_back: None };
+        let mut limit = FIRST_SEGMENTS;
+        while let Some(next) = pop.next_read() {
+            let limit_now = limit.min(pop.missing());
+            let LogPage { stored, held_back } =
+                log.read(&next, limit_now, &self.seen.snapshot.holes, self.under);
+            let found: Vec<_> = stored.iter().map(Stored::found).collect();
+            pop.supply(&next, &found, held_back.is_none() && stored.len() < limit_now);
+            if held_back.is_some() {
+                read.held_back = held_back;
+                pop.stop();
+            }
+            read.by_id.extend(stored.into_iter().map(|segment| (segment.id(), segment)));
+            limit *= 4;
+            pgrx::check_for_interrupts!();
+        }
+        read
+    }
+}
+
+/// Segments read first, while the pop does not know how many messages each has; then four times as
+/// many each time.
+const FIRST_SEGMENTS: usize = 8;

@@ -1,0 +1,72 @@
+//! The wait between two looks, for a call that waits until there is something to pop:
+//! [`super::request`] and [`super::ready`].
+//!
+//! Between two looks the session holds no lock and no snapshot of a look. A transaction that
+//! commits messages wakes it ([`crate::wait`]). Where no commit will, the clock does, at the moment
+//! that [`NextLook`] names.
+
+use std::ops::ControlFlow;
+
+use crate::broker::lookup::ForPop;
+use crate::error::Result;
+use crate::pg::clock::{self, Moment, SECOND};
+use crate::pg::snapshot::ActiveSnapshot;
+use crate::store::discovery;
+use crate::wait::Wait;
+use crate::wait::waiters::Topic;
+
+/// What a look in vain says of the next one.
+pub struct NextLook {
+    /// The group's id, if there is a group.
+    group: Option<i64>,
+    /// When there may be something without a commit, if such a moment is known.
+    at: Option<Moment>,
+}
+
+/// What a look came to. `Break`: the call is over, with this.
+pub type LookResult<T> = Result<ControlFlow<T, NextLook>>;
+
+/// Look until a look ends the call. `is_last` tells `look` that the time is over at `until`: it
+/// must end the call then.
+pub fn look_until<T>(
+    queue: &str,
+    until: Moment,
+    mut look: impl FnMut(bool) -> LookResult<T>,
+) -> Result<T> {
+    let mut wait = Wait::until(until);
+    loop {
+        let is_last = wait.is_over();
+        match look(is_last)? {
+            ControlFlow::Break(found) => return Ok(found),
+            ControlFlow::Continue(next) => {
+                wait.pause(Topic::queue(queue), next.group.map(Topic::group), next.at);
+            }
+        }
+    }
+}
+
+/// How often a waiting call looks for messages that become old enough to be delivered: these have
+/// no moment of their own.
+const RIPENING: i64 = SECOND / 10;
+/// The shortest time to a moment. Moments come in crowds, and what is due may be locked by another
+/// consumer of the group, so a waiting call looks at most this often for them.
+const SHORTEST: i64 = SECOND / 50;
+
+impl NextLook {
+    /// For a look that has found no group, or no queue.
+    pub fn when_woken(group: Option<i64>) -> Self {
+        Self { group, at: None }
+    }
+
+    /// For a look that has found this: at the next timer, the end of a lease, a retry, or when a
+    /// message may have become old enough.
+    pub fn after(found: &ForPop, under: &ActiveSnapshot) -> Self {
+        let now = clock::now();
+        let group = found.group.as_ref().map(|group| group.id);
+        let delay = found.queue.as_ref().map_or(0, |queue| queue.options.delay());
+        let ripe = (delay > 0).then(|| now + delay.min(RIPENING));
+        let due = group.and_then(|group| discovery::next_due(group, now, under));
+        let next = [found.next_timer, ripe, due].into_iter().flatten().min();
+        Self { group, at: next.map(|next| next.max(now + SHORTEST)) }
+    }
+}

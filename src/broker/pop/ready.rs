@@ -1,0 +1,56 @@
+//! One call of `queen_wait`: wait until there is something for a group to pop from a queue.
+//!
+//! Each look registers the group if there is none, and pops nothing. The caller commits after each
+//! look. If a timer is due, a look locks it for that long, to know that no other consumer is moving
+//! it into the log. No lock is waited for.
+
+use std::ops::ControlFlow;
+
+use super::is_any_there;
+use super::look_again::{LookResult, NextLook, look_until};
+use super::request::find;
+use crate::broker::group::beginning::Mode;
+use crate::broker::group::register::Registration;
+use crate::error::Result;
+use crate::pg::clock;
+use crate::pg::snapshot::ActiveSnapshot;
+use crate::store::timer;
+
+/// Wait up to `timeout` microseconds. False: the time is over, and there is nothing. `enter` runs
+/// each look in a transaction of its own, which is committed when it returns.
+///
+/// Error 42704 where the queue is unknown and `queen_mq.auto_create` is off.
+pub fn wait_until_ready(
+    queue: &str,
+    group: &str,
+    timeout: i64,
+    enter: impl Fn(&mut dyn FnMut() -> LookResult<bool>) -> LookResult<bool>,
+) -> Result<bool> {
+    let until = clock::now().saturating_add(timeout);
+    look_until(queue, until, |is_last| enter(&mut || look(queue, group, is_last)))
+}
+
+fn look(queue_name: &str, group_name: &str, is_last: bool) -> LookResult<bool> {
+    let mut found = find(queue_name, group_name)?;
+    if found.group.is_none() {
+        let (queue, identity) = (found.queue.as_ref(), found.identity()?);
+        Registration::prepare(group_name, queue, Mode::New, identity)?
+            .write_into(&mut found, queue_name, group_name)?;
+    }
+    let (Some(queue), Some(group)) = (&found.queue, &found.group) else {
+        let group = found.group.as_ref().map(|group| group.id);
+        return Ok(match is_last {
+            true => ControlFlow::Break(false),
+            false => ControlFlow::Continue(NextLook::when_woken(group)),
+        });
+    };
+    ActiveSnapshot::new_snapshot(|under| {
+        let has_timer =
+            found.has_due_timer() && !timer::hold_due(queue.id, clock::now(), 1).is_empty();
+        let is_ready = has_timer || is_any_there(queue, group, &found.discovery, under)?;
+        Ok(match is_ready || is_last {
+            true => ControlFlow::Break(is_ready),
+            false => ControlFlow::Continue(NextLook::after(&found, under)),
+        })
+    })
+}

@@ -1,0 +1,182 @@
+//! One call of `queen_pop`: find the queue and the group, register a group that is new, move timers
+//! that are due into the log, pop, and wait and do it again while there is nothing.
+//!
+//! A call that goes on waiting holds nothing. So each look but the last runs in a subtransaction,
+//! which is rolled back, with all its locks, unless the look has written something. A group that is
+//! new is registered by the first look that has something for it, or by the last; but from the
+//! start of the call on it is fixed what the group will read.
+
+use std::ops::ControlFlow;
+
+use super::look_again::{LookResult, NextLook, look_until};
+use super::run::PopResult;
+use super::{Delivery, PopLimits, pop_once};
+use crate::broker::group::beginning::Mode;
+use crate::broker::group::register::Registration;
+use crate::broker::lookup::{self, ForPop};
+use crate::broker::push::delayed;
+use crate::error::{Error, Result};
+use crate::pg::clock;
+use crate::pg::result_context::ResultContext;
+use crate::pg::snapshot::ActiveSnapshot;
+use crate::pg::subtransaction::kept_if;
+use crate::settings;
+
+/// The arguments of a pop.
+pub struct PopRequest<'a> {
+    pub queue: &'a str,
+    pub group: &'a str,
+    pub limits: PopLimits<'a>,
+    /// How long to wait for a first message, in microseconds.
+    pub wait: i64,
+    /// Where the group begins to read if this call registers it.
+    pub mode: Mode,
+}
+
+/// A group that the call may have to register.
+enum PendingRegistration {
+    /// No look has missed the group yet.
+    NotLooked,
+    /// The group was missing; what it may read is fixed.
+    Prepared(Box<Registration>),
+    /// The group is there, registered by this call or by another transaction.
+    NotNeeded,
+}
+
+/// Pop now, or as soon as there is a message within the time to wait. `enter` runs each look as a
+/// call of the extension, with SPI connected.
+///
+/// Errors: 42704 where the queue is unknown and `queen_mq.auto_create` is off; 40001 in REPEATABLE
+/// READ where another transaction has moved the group on.
+pub fn pop(
+    request: &PopRequest<'_>,
+    enter: impl Fn(&mut dyn FnMut() -> LookResult<Vec<Delivery>>) -> LookResult<Vec<Delivery>>,
+) -> Result<Vec<Delivery>> {
+    let results = ResultContext::here();
+    let mut pending = PendingRegistration::NotLooked;
+    look_until(request.queue, clock::now() + request.wait, |is_last| {
+        enter(&mut || look(request, &mut pending, is_last, results))
+    })
+}
+
+/// Look once, and once more each time another transaction has changed the queue or the group
+/// meanwhile.
+fn look(
+    request: &PopRequest<'_>,
+    pending: &mut PendingRegistration,
+    is_last: bool,
+    results: ResultContext,
+) -> LookResult<Vec<Delivery>> {
+    let mut has_written = false;
+    loop {
+        let mut found = find(request.queue, request.group)?;
+        let result = register_and_pop(request, &mut found, pending, is_last, results)?;
+        has_written |= result.has_written;
+        if result.is_outdated {
+            pgrx::check_for_interrupts!();
+            continue;
+        }
+        // Messages that were moved into the log may be for other groups. These get them when this
+        // transaction commits, so the call does not wait any longer.
+        if is_last || has_written || !result.deliveries.is_empty() {
+            return Ok(ControlFlow::Break(result.deliveries));
+        }
+        return ActiveSnapshot::new_snapshot(|under| {
+            Ok(ControlFlow::Continue(NextLook::after(&found, under)))
+        });
+    }
+}
+
+/// What there is of the queue and the group at this moment. Error 42704 where the queue is unknown
+/// and `queen_mq.auto_create` is off.
+pub fn find(queue: &str, group: &str) -> Result<ForPop> {
+    let found = lookup::for_pop(queue, group)?;
+    match found.queue.is_none() && !settings::auto_create() {
+        true => Err(Error::no_such_queue(queue)),
+        false => Ok(found),
+    }
+}
+
+/// Register the group, if it is new and the time for that has come; then pop. Where all of that is
+/// rolled back, `found` is without the group again.
+fn register_and_pop(
+    request: &PopRequest<'_>,
+    found: &mut ForPop,
+    pending: &mut PendingRegistration,
+    is_last: bool,
+    results: ResultContext,
+) -> Result<PopResult> {
+    let registration = match found.group {
+        Some(_) => {
+            *pending = PendingRegistration::NotNeeded;
+            None
+        }
+        None => registration_to_write(request, pending, is_last, found)?,
+    };
+    let mut pop = || {
+        if let Some(registration) = &registration {
+            registration.clone().write_into(found, request.queue, request.group)?;
+        }
+        move_due_and_pop(request, found, results)
+    };
+    let result = match is_last {
+        true => pop()?,
+        false => kept_if(|result| result.has_written, pop)?,
+    };
+    if let Some(registration) = registration
+        && !(is_last || result.has_written)
+    {
+        found.group = None;
+        *pending = PendingRegistration::Prepared(registration);
+    }
+    Ok(result)
+}
+
+/// What to register the group with, if there is something for it or the look is the last.
+fn registration_to_write(
+    request: &PopRequest<'_>,
+    pending: &mut PendingRegistration,
+    is_last: bool,
+    found: &ForPop,
+) -> Result<Option<Box<Registration>>> {
+    let (queue, identity) = (found.queue.as_ref(), found.identity()?);
+    let registration = match std::mem::replace(pending, PendingRegistration::NotNeeded) {
+        PendingRegistration::NotLooked => {
+            Box::new(Registration::prepare(request.group, queue, request.mode, identity)?)
+        }
+        PendingRegistration::Prepared(registration) => registration,
+        PendingRegistration::NotNeeded => return Ok(None),
+    };
+    if !is_last && !registration.has_news(queue, identity)? && !found.has_due_timer() {
+        *pending = PendingRegistration::Prepared(registration);
+        return Ok(None);
+    }
+    Ok(Some(registration))
+}
+
+/// Move messages that are due into the log, then pop. Where another transaction has moved a
+/// partition on between the pop's snapshot and its lock, and the pop has got nothing, it is
+/// repeated under a newer snapshot.
+fn move_due_and_pop(
+    request: &PopRequest<'_>,
+    found: &ForPop,
+    results: ResultContext,
+) -> Result<PopResult> {
+    let (Some(queue), Some(group)) = (&found.queue, &found.group) else {
+        return Ok(PopResult::default());
+    };
+    let moved = delayed::deliver_due(queue, found.next_timer, delayed::MOVED_BY_POP)?;
+    let mut has_written = moved > 0;
+    for _ in 0..MOST_SNAPSHOTS {
+        let result = pop_once(&request.limits, queue, group, &found.discovery, results)?;
+        has_written |= result.has_written;
+        if !result.deliveries.is_empty() || result.is_outdated || !result.has_moved_on {
+            return Ok(PopResult { has_written, ..result });
+        }
+        pgrx::check_for_interrupts!();
+    }
+    Ok(PopResult { has_written, ..PopResult::default() })
+}
+
+/// Snapshots that one look pops under, where other transactions are faster each time.
+const MOST_SNAPSHOTS: usize = 8;

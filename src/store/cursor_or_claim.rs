@@ -1,0 +1,206 @@
+//! What cursors and claims have in common: both are locked, by location or by id, before a new state
+//! is written; both are listed by group; both are found by the search for work. They share the
+//! numbers of one sequence, so an id names one of either.
+
+use std::cell::Cell;
+
+use pgrx::pg_sys;
+use queen_engine::cursor::{Cursor, Start};
+use queen_engine::message::MessageId;
+
+use super::located::Located;
+use super::unit::Unit;
+use super::{claim, cursor, progress, signed, unsigned};
+use crate::error::Result;
+use crate::pg::spi::{ActiveSnapshot, Columns, Statement, arg, one_snapshot_per_transaction};
+use crate::pg::table::RowLocation;
+
+/// What became of an attempt to lock a cursor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockAttempt {
+    Locked,
+    /// Another transaction has locked it.
+    HeldByAnother,
+    /// It has a newer state than the caller saw. This transaction may have locked it all the same.
+    MovedOn,
+}
+
+/// Lock the row of a cursor or a claim, unless another transaction has locked it or has written a
+/// newer state. Never waits. It looks for a newer state before it locks, so as not to lock what
+/// another consumer has popped since the caller's snapshot; and once more after, when no other
+/// transaction can write one. In REPEATABLE READ a newer state is error 40001.
+pub fn try_lock(at: &Located, place: RowLocation, under: &ActiveSnapshot) -> Result<LockAttempt> {
+    match lock_if_newest(at, place, under)? {
+        LockAttempt::MovedOn => moved_on(),
+        attempt => Ok(attempt),
+    }
+}
+
+/// [`try_lock`] for a caller that can do without the lock: a newer state is no error, in REPEATABLE
+/// READ either.
+pub fn lock_if_newest(
+    at: &Located,
+    place: RowLocation,
+    under: &ActiveSnapshot,
+) -> Result<LockAttempt> {
+    if progress::latest_revision(at.id)? != at.revision {
+        return Ok(LockAttempt::MovedOn);
+    }
+    let is_locked = match at.message {
+        None => cursor::lock(place, false, under),
+        Some(_) => claim::lock(place, false, under),
+    };
+    if !is_locked {
+        return Ok(LockAttempt::HeldByAnother);
+    }
+    match progress::latest_revision(at.id)? == at.revision {
+        true => Ok(LockAttempt::Locked),
+        false => Ok(LockAttempt::MovedOn),
+    }
+}
+
+/// What follows from a state that is newer than the caller's snapshot: in REPEATABLE READ error
+/// 40001, for each new look would show the old state again.
+pub fn moved_on() -> Result<LockAttempt> {
+    match one_snapshot_per_transaction() {
+        true => Err(cursor::stale()),
+        false => Ok(LockAttempt::MovedOn),
+    }
+}
+
+/// A cursor or a claim that this transaction has locked. The caller reads its state after this, in
+/// [`locate`].
+pub struct LockedCursor {
+    pub id: u64,
+    pub group: i64,
+    pub partition: String,
+    claim: Option<(MessageId, Cursor)>,
+    /// A claim that is settled was not locked: its last revision, whether that is this
+    /// transaction's, and its state.
+    last: Option<(i64, bool, Cursor)>,
+}
+
+/// Lock the row of a cursor or a claim, waiting for the transaction that has locked it. None if the
+/// row is gone. In REPEATABLE READ, one that is younger than the snapshot is error 40001.
+pub fn lock_row(id: u64) -> Result<Option<LockedCursor>> {
+    ActiveSnapshot::new_snapshot(|under| lock_one(id, false, under))
+}
+
+/// Lock cursors and claims in the given order, which is ascending, waiting for the transactions
+/// that have locked them. Those that are gone drop out. The caller reads their states after this,
+/// under a newer snapshot. Claims of settled messages are not locked, so the caller does not wait
+/// for a sweep that is deleting them.
+pub fn lock_unsettled(cursors: &[u64]) -> Result<Vec<LockedCursor>> {
+    let mut locked = Vec::with_capacity(cursors.len());
+    for &id in cursors {
+        locked.extend(ActiveSnapshot::new_snapshot(|under| lock_one(id, true, under))?);
+    }
+    Ok(locked)
+}
+
+thread_local! {
+    /// Whether what this session locked last was a claim. The next one most likely is of that kind,
+    /// so it is looked up first.
+    static WAS_CLAIM: Cell<bool> = const { Cell::new(false) };
+}
+
+fn lock_one(id: u64, but_settled: bool, under: &ActiveSnapshot) -> Result<Option<LockedCursor>> {
+    let find_claim = |is_time: bool| if is_time { claim::find(id, under) } else { None };
+    let early = find_claim(WAS_CLAIM.get());
+    if early.is_none()
+        && let Some((group, partition, place)) = cursor::find(id, under)
+    {
+        WAS_CLAIM.set(false);
+        let locked = LockedCursor { id, group, partition, claim: None, last: None };
+        return Ok(cursor::lock(place, true, under).then_some(locked));
+    }
+    if let Some(row) = early.or_else(|| find_claim(!WAS_CLAIM.get())) {
+        WAS_CLAIM.set(true);
+        let (message, first) = (row.message, row.first_state());
+        let last = match but_settled {
+            true => Some(progress::newest(signed(id), || first.clone(), under)?),
+            false => None,
+        };
+        let last = last.filter(|(_, _, state)| state.open() == 0);
+        let claim::ClaimRow { group, partition, place, .. } = row;
+        let holds = last.is_some() || claim::lock(place, true, under);
+        let locked = LockedCursor { id, group, partition, claim: Some((message, first)), last };
+        return Ok(holds.then_some(locked));
+    }
+    match one_snapshot_per_transaction() && exists_by_id(id)? {
+        true => Err(cursor::stale()),
+        false => Ok(None),
+    }
+}
+
+/// Whether there is such a cursor or claim at this moment, whatever the transaction's snapshot
+/// says.
+fn exists_by_id(id: u64) -> Result<bool> {
+    ActiveSnapshot::latest_snapshot(|under| {
+        let is_cursor = cursor::find(id, under).is_some();
+        Ok(is_cursor || claim::find(id, under).is_some())
+    })
+}
+
+/// The newest states of what was locked. `start` gives the start of a group, at which a cursor
+/// without a state begins. In REPEATABLE READ, a state that is newer than the snapshot is error
+/// 40001.
+pub fn locate<'a>(
+    locked: Vec<LockedCursor>,
+    start: impl Fn(i64) -> &'a Start,
+    under: &ActiveSnapshot,
+) -> Result<Vec<Located>> {
+    let mut located = Vec::with_capacity(locked.len());
+    for LockedCursor { id, group, partition, claim, last } in locked {
+        let (message, first) = claim.unzip();
+        // A settled claim: its row was not locked, and may be gone.
+        if let Some((revision, is_own, cursor)) = last {
+            located.push(Located { id, group, partition, message, revision, is_own, cursor });
+            continue;
+        }
+        let first = || first.unwrap_or_else(|| Cursor::new(start(group).clone()));
+        let (revision, is_own, cursor) = progress::newest(signed(id), first, under)?;
+        if one_snapshot_per_transaction() && progress::latest_revision(id)? != revision {
+            return Err(cursor::stale());
+        }
+        located.push(Located { id, group, partition, message, revision, is_own, cursor });
+    }
+    Ok(located)
+}
+
+static IDS_OF: Statement = Statement::new(
+    "SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1)
+     UNION ALL SELECT id FROM queen_mq.claim WHERE group_id = ANY ($1) ORDER BY id",
+    &[pg_sys::INT8ARRAYOID],
+);
+
+/// The cursors and claims of the groups, ascending.
+pub fn ids_of(groups: &[i64], under: &ActiveSnapshot) -> Vec<u64> {
+    IDS_OF.read(&[arg(groups.to_vec())], under).map(|row| unsigned(row.need(c"id"))).collect()
+}
+
+static IDS_IN: Statement = Statement::new(
+    "SELECT id FROM queen_mq.cursor WHERE group_id = $1 AND partition = $2
+     UNION ALL SELECT id FROM queen_mq.claim WHERE group_id = $1 AND partition = $2 ORDER BY id",
+    &[pg_sys::INT8OID, pg_sys::TEXTOID],
+);
+
+/// The cursor and the claims of a partition, ascending.
+pub fn ids_in(group: i64, partition: &str, under: &ActiveSnapshot) -> Vec<u64> {
+    IDS_IN.read(&[arg(group), arg(partition)], under).map(|row| unsigned(row.need(c"id"))).collect()
+}
+
+/// Every cursor of the group, and then every claim.
+pub fn of_group(group: i64, start: &Start, under: &ActiveSnapshot) -> Result<Vec<Located>> {
+    let mut located = cursor::of_group(group, start, under)?;
+    located.extend(claim::of_group(group, under)?);
+    Ok(located)
+}
+
+/// The name of a cursor, or of a claim, in the search for work ([`Unit`]).
+pub(super) fn unit_of(id: i64, under: &ActiveSnapshot) -> Option<String> {
+    cursor::partition_of(id, under).or_else(|| {
+        let claim = claim::find(unsigned(id), under)?;
+        Some(Unit::Claim { partition: &claim.partition, id: claim.id }.to_string())
+    })
+}
