@@ -1,0 +1,3 @@
+//! Tests of this layer by itself, in a running server.
+
+mod guard;
