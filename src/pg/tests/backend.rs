@@ -7,6 +7,7 @@ use pgrx::pg_sys::errcodes::PgSqlErrorCode;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::{PgTryBuilder, Spi, pg_sys};
 
+use crate::pg::sqlstate;
 use crate::pg::subtransaction::all_or_nothing;
 
 /// What a guard may change, and what a subtransaction may leave behind.
@@ -82,7 +83,7 @@ pub fn refused(body: impl FnOnce()) -> Option<Refusal> {
         result.expect("Ok");
         None
     });
-    PgTryBuilder::new(body)
+    let refusal = PgTryBuilder::new(body)
         .catch_others(|error| match error {
             CaughtError::PostgresError(report)
             | CaughtError::ErrorReport(report)
@@ -92,7 +93,9 @@ pub fn refused(body: impl FnOnce()) -> Option<Refusal> {
                 detail: report.detail().unwrap_or_default().to_owned(),
             }),
         })
-        .execute()
+        .execute();
+    sqlstate::forget();
+    refusal
 }
 
 /// The message of an error; empty if there is none.

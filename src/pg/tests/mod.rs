@@ -5,9 +5,22 @@
 //! what they ask of the server process in which they run.
 
 mod backend;
+mod catalogue;
+mod clock;
+mod datum;
+mod errors;
 mod guard;
+mod insert;
 mod lab;
+mod planning;
+mod relation;
+mod result_rows;
+mod row_cache;
 mod row_lock;
 mod scan_order;
 mod scan_snapshot;
 mod session;
+mod spi;
+mod subtransaction;
+mod triggers;
+mod try_insert;
