@@ -5,9 +5,10 @@ use std::collections::HashSet;
 
 use pgrx::pg_sys;
 
-use crate::pg::datum::{
-    Array, BigintArray, Jsonb, JsonbArray, Numeric, ResultContext, TextArray, parse_uuid, random,
-};
+use crate::pg::arrays::{Array, BigintArray, JsonbArray, TextArray};
+use crate::pg::datum::{Jsonb, Numeric, parse_uuid};
+use crate::pg::random::random;
+use crate::pg::result_context::ResultContext;
 use crate::pg::scratch::Scratch;
 
 #[pgrx::pg_schema]

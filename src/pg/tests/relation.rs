@@ -4,7 +4,8 @@
 use std::ops::ControlFlow;
 
 use crate::pg::columns::{Columns, arg};
-use crate::pg::scan::{ScanEnd, Value};
+use crate::pg::key::Value;
+use crate::pg::scan::ScanEnd;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::table::{Index, Table, table};
 

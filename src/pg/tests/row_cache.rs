@@ -3,8 +3,9 @@
 use std::cell::Cell;
 
 use crate::pg::columns::Columns;
+use crate::pg::key::Value;
 use crate::pg::row_cache::RowCache;
-use crate::pg::scan::{ScanEnd, Value};
+use crate::pg::scan::ScanEnd;
 use crate::pg::table::{Index, Table, table};
 
 table! {

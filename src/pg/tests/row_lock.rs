@@ -1,6 +1,7 @@
 //! Locks of single rows, against other sessions.
 
-use crate::pg::scan::{ScanEnd, Value};
+use crate::pg::key::Value;
+use crate::pg::scan::ScanEnd;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::table::{Index, RowLocation, Table, table};
 

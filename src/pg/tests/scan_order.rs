@@ -4,7 +4,8 @@ use std::ops::ControlFlow;
 
 use crate::pg::clock::{At, Moment};
 use crate::pg::columns::{Columns, arg};
-use crate::pg::scan::{Key, ScanEnd, Tuple, Value};
+use crate::pg::key::{Key, Value};
+use crate::pg::scan::{ScanEnd, Tuple};
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::table::{Column, Index, Table, table};
 

@@ -4,7 +4,8 @@ use std::ops::ControlFlow;
 
 use crate::pg::clock::At;
 use crate::pg::columns::Columns;
-use crate::pg::scan::{ScanEnd, Unended, Value};
+use crate::pg::key::Value;
+use crate::pg::scan::{ScanEnd, Unended};
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::table::{Index, Table, table};
 

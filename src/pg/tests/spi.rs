@@ -1,6 +1,8 @@
 //! Statements through SPI: what they see, what they return, and as which role they run.
 
+use crate::error::{Code, Error};
 use crate::pg::columns::{Columns, arg};
+use crate::pg::raise::OrRaise;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::spi::{Statement, connected};
 use crate::pg::table::{Table, table};
@@ -86,7 +88,7 @@ mod tests {
             let rows: Vec<_> = rows
                 .map(|row| {
                     assert_eq!(row.get::<String>(BODY), row.get(c"body"));
-                    assert_eq!(row.need::<i64>(ID), row.need::<i64>(2));
+                    assert_eq!(row.need::<i64>(ID), row.need::<i64>(c"id"));
                     assert_eq!(row.get::<String>(c"nothing"), None);
                     (row.need::<i64>(c"id"), row.only::<String>())
                 })
@@ -97,8 +99,9 @@ mod tests {
             Ok(())
         });
         assert!(done.is_ok());
-        let nothing = || drop(READ.run(&[arg(1i64)]).first().map(|row| row.need::<String>(3)));
-        let message = "column 3 is NULL where it can't be";
+        let nothing =
+            || drop(READ.run(&[arg(1i64)]).first().map(|row| row.need::<String>(c"nothing")));
+        let message = "column \"nothing\" is NULL where it can't be";
         fails(nothing, PgSqlErrorCode::ERRCODE_INTERNAL_ERROR, message);
         let missing = || {
             let found = READ.run(&[arg(1i64)]).first().map(|row| row.get::<i64>(c"missing"));
@@ -145,8 +148,10 @@ mod tests {
         let divide = || assert_eq!(DIVIDE.run(&[arg(0i64)]).affected(), 1);
         fails(divide, PgSqlErrorCode::ERRCODE_DIVISION_BY_ZERO, "division by zero");
         assert_eq!(Backend::now(), before);
-        let refused = connected(|| Err::<(), _>(crate::error::Error::out_of_memory()));
-        assert!(refused.is_err());
+        // An error that is returned is raised next, which closes what is open.
+        let full = || Error::new(Code::QueueFull, "full");
+        let refusal = refused(|| connected(|| Err::<(), _>(full())).or_raise());
+        assert_eq!(refusal.map(|refusal| refusal.message).as_deref(), Some("full"));
         assert_eq!(Backend::now(), before);
         let quotient =
             connected(|| Ok(DIVIDE.run(&[arg(1i64)]).first().and_then(|row| row.only())));
