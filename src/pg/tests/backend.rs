@@ -67,14 +67,14 @@ pub fn role(name: &str) -> pg_sys::Oid {
 
 /// An error that was raised in the test's own session.
 #[derive(Debug, PartialEq)]
-pub struct Refusal {
+pub struct RaisedError {
     pub code: PgSqlErrorCode,
     pub message: String,
     pub detail: String,
 }
 
 /// Raise an error as PostgreSQL does, and catch it as a PL does: in a subtransaction around it.
-pub fn refused(body: impl FnOnce()) -> Option<Refusal> {
+pub fn refused(body: impl FnOnce()) -> Option<RaisedError> {
     let body = AssertUnwindSafe(|| {
         let result: Result<(), ()> = all_or_nothing(|| {
             body();
@@ -87,7 +87,7 @@ pub fn refused(body: impl FnOnce()) -> Option<Refusal> {
         .catch_others(|error| match error {
             CaughtError::PostgresError(report)
             | CaughtError::ErrorReport(report)
-            | CaughtError::RustPanic { ereport: report, .. } => Some(Refusal {
+            | CaughtError::RustPanic { ereport: report, .. } => Some(RaisedError {
                 code: report.sql_error_code(),
                 message: report.message().to_owned(),
                 detail: report.detail().unwrap_or_default().to_owned(),

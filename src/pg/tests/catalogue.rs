@@ -17,7 +17,7 @@ mod tests {
     use pgrx::pg_sys;
     use pgrx::prelude::*;
 
-    use super::super::backend::{Refusal, refused, role};
+    use super::super::backend::{RaisedError, refused, role};
     use super::super::lab::{enter, run, set_up, value};
     use super::super::session::{OtherSession, wait_until};
     use super::*;
@@ -83,7 +83,7 @@ mod tests {
         oid_of(c"item");
         let refuses = |name, code, expected: &str| {
             changes::hear_all();
-            let Refusal { code: found, message, detail, .. } =
+            let RaisedError { code: found, message, detail, .. } =
                 refused(|| assert!(oid_of(name) == pg_sys::InvalidOid)).expect("an error");
             assert_eq!((found, format!("{message}. {detail}")), (code, expected.to_owned()));
         };

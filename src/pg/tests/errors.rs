@@ -1,5 +1,5 @@
-//! Errors on their way out: each reaches the client with its own SQLSTATE, and memory that runs short
-//! is one of them.
+//! Errors on their way out: each reaches the client with its own SQLSTATE, and memory that runs
+//! short is one of them.
 
 use std::ffi::c_void;
 use std::ptr;

@@ -27,7 +27,7 @@ fn statement(id: i64, body: Option<&str>) -> String {
 mod tests {
     use pgrx::prelude::*;
 
-    use super::super::backend::{Refusal, refused, role};
+    use super::super::backend::{RaisedError, refused, role};
     use super::super::lab::{run, set_up, value};
     use super::*;
     use crate::pg::guard::Guard;
@@ -83,7 +83,7 @@ mod tests {
     fn a_column_that_must_have_a_value_gets_one() {
         set_up("insert_not_null", TABLES, DDL);
         run("ALTER TABLE item ALTER body SET NOT NULL");
-        let Refusal { code, message, .. } = refused(|| insert(1, None)).expect("an error");
+        let RaisedError { code, message, .. } = refused(|| insert(1, None)).expect("an error");
         let as_statement = refused(|| run(&statement(1, None))).expect("an error");
         assert_eq!((code, message), (as_statement.code, as_statement.message));
         assert_eq!(code, PgSqlErrorCode::ERRCODE_NOT_NULL_VIOLATION);

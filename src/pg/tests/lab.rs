@@ -1,6 +1,6 @@
-//! Tables to experiment on. Each test has them in a schema of its own, which it registers as that of
-//! the extension, in place of queen_mq, for its session alone. They are committed, so that other
-//! sessions see them; the cluster that the tests run in is removed with them.
+//! Tables to experiment on. Each test has them in a schema of its own, which it registers as that
+//! of the extension, in place of queen_mq, for its session alone. They are committed, so that
+//! other sessions see them; the cluster that the tests run in is removed with them.
 
 use std::ffi::CString;
 
@@ -11,8 +11,8 @@ use crate::pg::catalogue::{self, Extension};
 use crate::pg::changes;
 use crate::pg::table::Table;
 
-/// Creates the schema `name` with what `ddl` creates in it, and registers it. Names are then looked up
-/// there, in this session and in the one that is returned.
+/// Creates the schema `name` with what `ddl` creates in it, and registers it. Names are then
+/// looked up there, in this session and in the one that is returned.
 pub fn set_up(name: &str, tables: &'static [&'static Table], ddl: &str) -> OtherSession {
     let mut other = OtherSession::connect();
     other.run(&format!("CREATE SCHEMA {name}; SET search_path = {name}; {ddl}"));

@@ -1,8 +1,8 @@
 //! Tests of this layer by itself, in a running server.
 //!
-//! Each test runs in a session and a transaction of its own, which is rolled back. See [`lab`] for the
-//! tables that tests work on, [`session`] for the other sessions that they need, and [`backend`] for
-//! what they ask of the server process in which they run.
+//! Each test runs in a session and a transaction of its own, which is rolled back. See [`lab`] for
+//! the tables that tests work on, [`session`] for the other sessions that they need, and
+//! [`backend`] for what they ask of the server process in which they run.
 
 mod backend;
 mod catalogue;

@@ -1,5 +1,5 @@
-//! Tables and indexes that were altered by hand: those that direct access can't serve are refused, and
-//! usable again when they are put back.
+//! Tables and indexes that were altered by hand: those that direct access can't serve are refused,
+//! and usable again when they are put back.
 
 use std::ops::ControlFlow;
 
@@ -39,12 +39,13 @@ fn use_it() {
 mod tests {
     use pgrx::prelude::*;
 
-    use super::super::backend::{Refusal, refused};
+    use super::super::backend::{RaisedError, refused};
     use super::super::lab::{enter, run, set_up, value};
     use super::super::session::{OtherSession, wait_until};
     use super::*;
 
-    /// After each change by hand the use is refused, and after what takes the change back it is not.
+    /// After each change by hand the use is refused, and after what takes the change back it is
+    /// not.
     fn refuses(schema: &str, changes: &[(&str, &str, &str)], code: PgSqlErrorCode) {
         set_up(schema, TABLES, DDL);
         run(REVERSED);
@@ -52,7 +53,7 @@ mod tests {
         for (change, back, expected) in changes {
             run(change);
             let refusal = refused(use_it).unwrap_or_else(|| panic!("{change} is not refused"));
-            let Refusal { message, detail, .. } = &refusal;
+            let RaisedError { message, detail, .. } = &refusal;
             assert_eq!(refusal.code, code, "{change}: {refusal:?}");
             let said = format!("{message}. {detail}");
             assert!(said.contains(expected), "{change}: {said}");
@@ -181,7 +182,8 @@ mod tests {
             "ALTER TABLE item ADD extra int, ADD CHECK (id > 0)",
             "ALTER TABLE item SET (fillfactor = 50)",
             "CREATE INDEX ON item USING hash (body)",
-            "DROP INDEX item_by_both; CREATE INDEX item_by_both ON item (body text_pattern_ops, id)",
+            "DROP INDEX item_by_both;
+             CREATE INDEX item_by_both ON item (body text_pattern_ops, id)",
             "DROP INDEX item_by_both; CREATE INDEX item_by_both ON item (body, id) WHERE id > 0",
             "CREATE STATISTICS related ON id, body FROM item",
         ] {
@@ -210,8 +212,8 @@ mod tests {
         ids.expect("rows")
     }
 
-    /// In a database of its own: REINDEX CONCURRENTLY waits for all old snapshots of its database, of
-    /// which the test has one.
+    /// In a database of its own: REINDEX CONCURRENTLY waits for all old snapshots of its database,
+    /// of which the test has one.
     #[pg_test]
     fn an_index_may_be_rebuilt_while_it_is_in_use() {
         let database = "relation_reindex";
@@ -224,7 +226,8 @@ mod tests {
         assert_eq!(first.value(write), "1");
         let before = rebuilding.value("SELECT 'item_by_both'::regclass::oid");
 
-        // It first makes the new index, which is not written to yet, and waits for the first session.
+        // It first makes the new index, which is not written to yet, and waits for the first
+        // session.
         first.run("BEGIN");
         assert_eq!(first.value(write), "1 2");
         rebuilding.send("REINDEX INDEX CONCURRENTLY item_by_both");

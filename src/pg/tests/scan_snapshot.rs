@@ -128,7 +128,8 @@ mod tests {
         assert!(result.is_ok());
     }
 
-    /// Nine rows, each with another thing that an open transaction, or an ended one, has done to it.
+    /// Nine rows, each with another thing that an open transaction, or an ended one, has done to
+    /// it.
     fn set_up_dirty(schema: &str) -> Vec<OtherSession> {
         let mut other = set_up(schema, TABLES, DDL);
         other.run("INSERT INTO item SELECT id, 'old' FROM generate_series(1, 5) AS id");

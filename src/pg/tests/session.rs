@@ -97,8 +97,8 @@ impl OtherSession {
         });
     }
 
-    /// Begin to end this session's transaction, by `end`, as soon as the test's own session waits for a
-    /// lock.
+    /// Begin to end this session's transaction, by `end`, as soon as the test's own session waits
+    /// for a lock.
     pub fn send_when_this_one_waits(&mut self, end: &str) {
         // SAFETY: a plain global of the process.
         let pid = unsafe { pg_sys::MyProcPid };

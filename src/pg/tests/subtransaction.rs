@@ -56,8 +56,8 @@ mod tests {
         assert_eq!(failed, Err("failed"));
     }
 
-    /// Guards and levels of settings in three subtransactions, one in the other. `at` is the depth at
-    /// which PostgreSQL raises an error.
+    /// Guards and levels of settings in three subtransactions, one in the other. `at` is the depth
+    /// at which PostgreSQL raises an error.
     fn nested(roles: &[pg_sys::Oid], at: usize) {
         let Some((role, inner)) = roles.split_first() else { return };
         let result: Result<(), ()> = all_or_nothing(|| {
@@ -126,8 +126,8 @@ mod tests {
     /// PostgreSQL's number of the statement's timeout.
     const STATEMENT_TIMEOUT: c_int = 3;
 
-    /// Forgets the timeout of the statement, as a check for interrupts does that finds the lock's as
-    /// well, if `loses`; and then goes on for longer than any test.
+    /// Forgets the timeout of the statement, as a check for interrupts does that finds the lock's
+    /// as well, if `loses`; and then goes on for longer than any test.
     #[pg_extern]
     fn goes_on_after_a_lock_timeout(loses: bool) {
         let timeout = StatementTimeout::now();

@@ -37,7 +37,7 @@ const DDL: &str = "CREATE TABLE item (id bigint PRIMARY KEY, body text);
 mod tests {
     use pgrx::prelude::*;
 
-    use super::super::backend::{Refusal, refused};
+    use super::super::backend::{RaisedError, refused};
     use super::super::lab::{run, set_up, value};
     use super::*;
 
@@ -107,7 +107,7 @@ mod tests {
         let insert: &dyn Fn() = &|| insert(2, "two");
         let withdraw: &dyn Fn() = &|| ITEMS.withdraw(place);
         for write in [insert, withdraw] {
-            let Refusal { code, message, .. } = refused(write).expect("an error");
+            let RaisedError { code, message, .. } = refused(write).expect("an error");
             assert_eq!(code, PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED);
             assert_eq!(message, expected);
         }
@@ -118,7 +118,7 @@ mod tests {
     fn an_error_of_a_trigger_goes_on_and_nothing_is_written() {
         set_up("trigger_error", TABLES, DDL);
         run("CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                 RAISE 'not % %', TG_WHEN, TG_LEVEL USING ERRCODE = 'integrity_constraint_violation';
+                 RAISE 'not % %', TG_WHEN, TG_LEVEL USING ERRCODE = '23000';
              END $$");
         for timing in ["BEFORE", "AFTER"] {
             for level in ["ROW", "STATEMENT"] {
