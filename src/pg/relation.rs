@@ -250,8 +250,11 @@ unsafe fn is_usable(wanted: &Index, index: pg_sys::Relation, table: &Opened) -> 
                     return false;
                 };
                 let collation = *(*index).rd_indcollation.add(i);
+                // Operators of the user's may compare otherwise.
+                let family = *(*index).rd_opfamily.add(i);
                 CStr::from_ptr(column.attname.data.as_ptr()) == key.name()
                     && *(*index).rd_opcintype.add(i) == column.atttypid
+                    && family.to_u32() < pg_sys::FirstNormalObjectId
                     && *(*index).rd_indoption.add(i) == 0
                     && [pg_sys::InvalidOid, pg_sys::C_COLLATION_OID].contains(&collation)
             })

@@ -262,8 +262,9 @@ impl Index {
             }
             let same = prefix.iter().chain(&after[..depth]).map(|value| Key::Is(*value));
             let mut keys = self.leading(same.chain([Key::Above(after[depth])]));
-            if depth == 0 {
-                keys.extend(bound.map(|bound| (self.columns[prefix.len()], Key::UpTo(bound))));
+            // Also where the first one is that of `after`, which may lie beyond the bound.
+            if let Some(bound) = bound {
+                keys.insert(prefix.len() + 1, (self.columns[prefix.len()], Key::UpTo(bound)));
             }
             self.scan::<()>(&keys, ScanEnd::Start, under, |tuple| {
                 rows.push(read(tuple));

@@ -101,7 +101,7 @@ pub fn renumber(queue: i64, partition: &str, ids: &[&str], messages: &[i64]) {
     RENUMBER.run(&[arg(queue), arg(partition), arg(ids.to_vec()), arg(messages.to_vec())]);
 }
 
-static REMEMBERED: Index = Index {
+pub(super) static REMEMBERED: Index = Index {
     table: &ADMISSIONS,
     name: c"admission_once",
     columns: &[QUEUE_ID, PARTITION, TRANSACTION_ID],

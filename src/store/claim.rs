@@ -39,10 +39,10 @@ table! {
     DEADLINE: c"deadline" TIMESTAMPTZOID,
 }
 
-static BY_ID: Index = Index { table: &CLAIMS, name: c"claim_of_id", columns: &[ID] };
-static BY_MESSAGE: Index =
+pub(super) static BY_ID: Index = Index { table: &CLAIMS, name: c"claim_of_id", columns: &[ID] };
+pub(super) static BY_MESSAGE: Index =
     Index { table: &CLAIMS, name: c"claim_once", columns: &[GROUP_ID, PARTITION, MESSAGE_ID] };
-static DUE: Index =
+pub(super) static DUE: Index =
     Index { table: &CLAIMS, name: c"claim_due", columns: &[GROUP_ID, DEADLINE, ID] };
 
 /// A lease with its deadline.

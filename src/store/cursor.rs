@@ -24,9 +24,9 @@ table! {
     PARTITION: c"partition" TEXTOID,
 }
 
-static BY_PARTITION: Index =
+pub(super) static BY_PARTITION: Index =
     Index { table: &CURSORS, name: c"cursor_once", columns: &[GROUP_ID, PARTITION] };
-static BY_ID: Index = Index { table: &CURSORS, name: c"cursor_pkey", columns: &[ID] };
+pub(super) static BY_ID: Index = Index { table: &CURSORS, name: c"cursor_pkey", columns: &[ID] };
 
 /// The cursor of a partition for a group with its newest state, and where its row lies. None if the
 /// group has not read the partition yet.

@@ -22,7 +22,7 @@ table! {
     STATE: c"state" BYTEAOID,
 }
 
-static STATES: Index =
+pub(super) static STATES: Index =
     Index { table: &DISCOVERIES, name: c"discovery_newest", columns: &[GROUP_ID, REVISION] };
 
 /// The newest state of the group's search and its revision; None if the group has never searched.

@@ -92,9 +92,10 @@ fn read(row: &impl Columns<Column>) -> Result<Group> {
     })
 }
 
-static BY_NAME: Index =
+pub(super) static BY_NAME: Index =
     Index { table: &GROUPS, name: c"consumer_group_once", columns: &[QUEUE, NAME] };
-static BY_ID: Index = Index { table: &GROUPS, name: c"consumer_group_pkey", columns: &[ID] };
+pub(super) static BY_ID: Index =
+    Index { table: &GROUPS, name: c"consumer_group_pkey", columns: &[ID] };
 
 /// The group of this queue and name, if it is registered.
 pub fn find(queue: &str, name: &str, under: &ActiveSnapshot) -> Result<Option<Group>> {

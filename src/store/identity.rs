@@ -37,7 +37,7 @@ table! {
     RESTORED_AT: c"restored_at" TIMESTAMPTZOID,
 }
 
-static OWN_NUMBER: Index =
+pub(super) static OWN_NUMBER: Index =
     Index { table: &INSTALLATIONS, name: c"installation_pkey", columns: &[INSTALLATION_ID] };
 // What the rows of this installation say; whether there are others.
 static IN_FORCE: Statement = Statement::new(

@@ -24,6 +24,9 @@ pub mod seen_snapshot;
 pub mod segment;
 pub mod sweep;
 pub mod tally;
+#[cfg(any(test, feature = "pg_test"))]
+#[allow(clippy::expect_used)]
+mod tests;
 pub mod timer;
 pub mod unit;
 

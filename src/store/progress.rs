@@ -30,14 +30,14 @@ table! {
     STATE: c"state" BYTEAOID,
 }
 
-static REVISIONS: Index =
+pub(super) static REVISIONS: Index =
     Index { table: &PROGRESS, name: c"progress_newest", columns: &[CURSOR_ID, REVISION] };
-static ANNOUNCED: Index = Index {
+pub(super) static ANNOUNCED: Index = Index {
     table: &PROGRESS,
     name: c"progress_announced",
     columns: &[GROUP_ID, ANNOUNCED_XID, CURSOR_ID],
 };
-static DUE: Index =
+pub(super) static DUE: Index =
     Index { table: &PROGRESS, name: c"progress_due", columns: &[GROUP_ID, DUE_AT, CURSOR_ID] };
 
 /// The newest state of the cursor or claim of this id. None if there is none, or it is gone.

@@ -57,7 +57,8 @@ table! {
     ORDERING: c"ordering" TEXTOID,
 }
 
-static BY_NAME: Index = Index { table: &QUEUES, name: c"queue_name_key", columns: &[NAME] };
+pub(super) static BY_NAME: Index =
+    Index { table: &QUEUES, name: c"queue_name_key", columns: &[NAME] };
 static CREATE: Statement = Statement::new(
     "INSERT INTO queen_mq.queue
          (name, created_at, installation, xid_offset, restored_at)

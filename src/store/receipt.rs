@@ -31,7 +31,7 @@ table! {
 /// A receipt answers a repeated ack for at least this long.
 const KEPT: i64 = HOUR;
 
-static BY_LEASE: Index =
+pub(super) static BY_LEASE: Index =
     Index { table: &RECEIPTS, name: c"receipt_once", columns: &[CURSOR_ID, LEASE_ID] };
 
 // The time is part of a lease id, so ids grow with it, until those bits wrap around. The bounds

@@ -23,7 +23,7 @@ table! {
     STATE: c"state" BYTEAOID,
 }
 
-static NEWEST: Index =
+pub(super) static NEWEST: Index =
     Index { table: &TALLIES, name: c"tally_newest", columns: &[QUEUE_ID, REVISION] };
 
 /// The newest count of a queue, with its revision; revision 0 and an empty count where there is

@@ -169,7 +169,7 @@ pub fn delete(ids: Vec<i64>) {
     DELETE.run(&[arg(ids)]);
 }
 
-static BY_MOMENT: Index =
+pub(super) static BY_MOMENT: Index =
     Index { table: &TIMERS, name: c"timer_due", columns: &[QUEUE_ID, DELIVER_AT, ID] };
 
 /// The moment of the queue's next timer.

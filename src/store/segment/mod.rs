@@ -46,10 +46,10 @@ table! {
 }
 
 /// What is new in a queue, and what a transaction has pushed.
-static NEWS: Index =
+pub(super) static NEWS: Index =
     Index { table: &SEGMENTS, name: c"segment_news", columns: &[QUEUE_ID, XID, PARTITION, ID] };
 /// One partition, in order.
-static IN_ORDER: Index =
+pub(super) static IN_ORDER: Index =
     Index { table: &SEGMENTS, name: c"segment_in_order", columns: &[QUEUE_ID, PARTITION, ID] };
 
 static DRAW: Statement = Statement::new(

@@ -3,91 +3,13 @@
 #[pgrx::pg_schema]
 mod tests {
     use std::backtrace::{Backtrace, BacktraceStatus};
-    use std::panic::AssertUnwindSafe;
 
+    use pgrx::pg_sys;
     use pgrx::prelude::*;
-    use pgrx::{PgTryBuilder, pg_sys};
 
+    use super::super::backend::{Backend, caught, fail_in_postgres, role, setting};
     use crate::pg::guard::{Guard, pin_search_path};
     use crate::pg::subtransaction::all_or_nothing;
-
-    /// What a guard may change, and what a subtransaction may leave behind.
-    #[derive(Debug, PartialEq)]
-    struct Backend {
-        user: pg_sys::Oid,
-        security: i32,
-        search_path: String,
-        plans: (bool, bool, bool, bool, bool, bool, i32, i32),
-        context: pg_sys::MemoryContext,
-        owner: pg_sys::ResourceOwner,
-        depth: i32,
-    }
-
-    impl Backend {
-        fn now() -> Self {
-            let (mut user, mut security) = (pg_sys::InvalidOid, 0);
-            // SAFETY: reads plain globals of the backend.
-            unsafe {
-                pg_sys::GetUserIdAndSecContext(&mut user, &mut security);
-                Self {
-                    user,
-                    security,
-                    search_path: setting(c"search_path"),
-                    plans: (
-                        pg_sys::enable_seqscan,
-                        pg_sys::enable_bitmapscan,
-                        pg_sys::enable_hashjoin,
-                        pg_sys::enable_mergejoin,
-                        pg_sys::enable_material,
-                        pg_sys::jit_enabled,
-                        pg_sys::plan_cache_mode,
-                        pg_sys::max_parallel_workers_per_gather,
-                    ),
-                    context: pg_sys::CurrentMemoryContext,
-                    owner: pg_sys::CurrentResourceOwner,
-                    depth: pg_sys::GetCurrentTransactionNestLevel(),
-                }
-            }
-        }
-    }
-
-    fn setting(name: &std::ffi::CStr) -> String {
-        // SAFETY: a setting that exists; its value is copied.
-        unsafe {
-            let value = pg_sys::GetConfigOption(name.as_ptr(), false, false);
-            std::ffi::CStr::from_ptr(value).to_string_lossy().into_owned()
-        }
-    }
-
-    fn role(name: &str) -> pg_sys::Oid {
-        Spi::run(&format!("CREATE ROLE {name}")).expect("a role");
-        let oid = format!("SELECT oid FROM pg_catalog.pg_roles WHERE rolname = '{name}'");
-        Spi::get_one(&oid).expect("a look-up").expect("the role")
-    }
-
-    /// Raise an error as PostgreSQL does, and catch it as a PL does: in a subtransaction around it.
-    fn caught(body: impl FnOnce()) -> String {
-        let body = AssertUnwindSafe(|| {
-            let result: Result<(), ()> = all_or_nothing(|| {
-                body();
-                Ok(())
-            });
-            result.map(|()| String::new()).unwrap_or_default()
-        });
-        PgTryBuilder::new(body)
-            .catch_others(|error| match error {
-                pg_sys::panic::CaughtError::PostgresError(report)
-                | pg_sys::panic::CaughtError::ErrorReport(report)
-                | pg_sys::panic::CaughtError::RustPanic { ereport: report, .. } => {
-                    report.message().to_owned()
-                }
-            })
-            .execute()
-    }
-
-    fn fail_in_postgres() {
-        Spi::run("SELECT 1 / 0").expect("not reached");
-    }
 
     #[pg_test]
     fn a_guard_acts_as_the_role_in_a_restricted_context() {
