@@ -11,7 +11,7 @@ use super::write::Writing;
 impl Table {
     /// Delete a row that this transaction has inserted.
     pub fn withdraw(&'static self, place: RowLocation) {
-        // SAFETY: as above. The row is there, and no other transaction sees it. A command does not
+        // SAFETY: in a transaction, with an active snapshot. The row is there, and no other transaction sees it. A command does not
         // see rows that it has inserted itself, so the delete is the next command.
         unsafe {
             pg_sys::CommandCounterIncrement();
@@ -28,7 +28,7 @@ impl Writing {
     unsafe fn delete(&self, mut place: RowLocation) {
         let (state, target, relation) = (self.state, self.target, self.table.relation);
         let place: *mut pg_sys::ItemPointerData = &mut place.0;
-        // SAFETY: as in `insert`.
+        // SAFETY: the steps of the executor on an open statement, in its order.
         unsafe {
             let context = pg_sys::MemoryContextSwitchTo((*state).es_query_cxt);
             pg_sys::CheckCmdReplicaIdentity(relation, pg_sys::CmdType::CMD_DELETE);

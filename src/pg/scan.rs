@@ -20,7 +20,7 @@ use super::columns::{Arg, Columns};
 use super::key::{Key, Value};
 use super::relation::{self, Attributes, KEEP, READ};
 use super::snapshot::ActiveSnapshot;
-use super::table::{Column, Index, RowLocation};
+use super::table::{Column, Index, RowLocation, Table};
 use crate::error::Error;
 
 /// Where a scan begins.
@@ -40,21 +40,16 @@ pub struct Unended {
 /// A row under a scan, lent while the scan stands there.
 pub struct Tuple {
     slot: *mut pg_sys::TupleTableSlot,
+    table: &'static Table,
     /// Where the columns lie.
     attributes: Attributes,
 }
 
 impl Columns<Column> for Tuple {
     fn datum(&self, column: Column) -> Arg {
-        self.at(column.place())
-    }
-}
-
-impl Tuple {
-    /// The value of the table's column at this place.
-    fn at(&self, place: usize) -> Arg {
-        let Some(attribute) = self.attributes.get(place) else {
-            Error::corrupt(format!("a table has no column at place {place}")).raise()
+        debug_assert!(self.table.has(column), "{:?} has no column {column:?}", self.table.name);
+        let Some(attribute) = self.attributes.get(column.place()) else {
+            Error::corrupt(format!("{:?} has no column {column:?}", self.table.name)).raise()
         };
         let attribute = *attribute as usize;
         // SAFETY: the slot holds a row until the scan moves on, which outlives this borrow. The
@@ -200,7 +195,7 @@ impl Index {
             let count = scan_keys.len() as i32;
             pg_sys::index_rescan(scan, scan_keys.as_mut_ptr(), count, ptr::null_mut(), 0);
             let mut broken_off = None;
-            let tuple = Tuple { slot, attributes: table.attributes };
+            let tuple = Tuple { slot, table: self.table, attributes: table.attributes };
             while pg_sys::index_getnext_slot(scan, direction, slot) {
                 if let ControlFlow::Break(value) = visit(&tuple) {
                     broken_off = Some(value);

@@ -64,8 +64,8 @@ impl Statement {
             args.iter().map(|a| a.unwrap_or(pg_sys::Datum::null())).collect();
         let nulls: Vec<c_char> =
             args.iter().map(|a| if a.is_some() { b' ' } else { b'n' } as c_char).collect();
-        // SAFETY: an `Spi` guard keeps the connection open for the length of every call of a
-        // statement; values and nulls are as long as the plan has parameters and outlive the call.
+        // SAFETY: every statement runs within [`connected`], which keeps the connection open;
+        // values and nulls are as long as the plan has parameters and outlive the call.
         unsafe {
             let plan = self.plan();
             let code = pg_sys::SPI_execute_plan(
@@ -108,12 +108,33 @@ impl Statement {
 }
 
 thread_local! {
-    static CALLS: Cell<u64> = const { Cell::new(0) };
+    /// How many calls of [`connected`] have begun in this session.
+    static BEGUN: Cell<u64> = const { Cell::new(0) };
+    /// The number of the innermost one that runs.
+    static RUNNING: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Tells one call of [`connected`] in this session from the next.
+/// The number of the call of [`connected`] that runs. A trigger may make a call within a call.
 pub fn call_number() -> u64 {
-    CALLS.get()
+    RUNNING.get()
+}
+
+/// Numbers a call, and gives the number of the call around it back at its end.
+struct Numbered {
+    outer: u64,
+}
+
+impl Numbered {
+    fn begin() -> Self {
+        BEGUN.set(BEGUN.get() + 1);
+        Self { outer: RUNNING.replace(BEGUN.get()) }
+    }
+}
+
+impl Drop for Numbered {
+    fn drop(&mut self) {
+        RUNNING.set(self.outer);
+    }
 }
 
 /// Run `body` as the role that owns the extension, in a restricted context, with an open SPI
@@ -123,7 +144,7 @@ pub fn call_number() -> u64 {
 /// the (sub)transaction back.
 pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     refuse_under_binary_upgrade()?;
-    CALLS.set(CALLS.get() + 1);
+    let _number = Numbered::begin();
     // Dropped last. The guard first undoes what a trigger has set, back to the pinned values.
     let _plans = PinnedPlans::pin();
     let _guard = Guard::act_as(catalogue::owner());

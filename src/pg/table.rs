@@ -16,12 +16,25 @@ pub struct Table {
     pub columns: &'static [(&'static CStr, pg_sys::Oid)],
 }
 
+impl Table {
+    /// Whether this is a column of this table.
+    pub fn has(&self, column: Column) -> bool {
+        self.columns.get(column.place).is_some_and(|(name, _)| *name == column.name)
+    }
+}
+
 /// A column of a table.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Column {
     /// Its place in [`Table::columns`].
     place: usize,
     name: &'static CStr,
+}
+
+impl std::fmt::Debug for Column {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "\"{}\"", self.name.to_string_lossy())
+    }
 }
 
 impl Column {

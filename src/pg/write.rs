@@ -22,6 +22,8 @@ use crate::error::Error;
 /// and the memory is freed with the context that was current.
 pub struct Writing {
     pub name: &'static CStr,
+    /// The table as the code knows it.
+    pub code: &'static Table,
     pub table: Opened,
     pub state: *mut pg_sys::EState,
     pub target: *mut pg_sys::ResultRelInfo,
@@ -40,7 +42,7 @@ impl Writing {
         unsafe {
             allocator::check();
             pg_sys::PreventCommandIfReadOnly(tag.as_ptr());
-            let name = table.name;
+            let (name, code) = (table.name, table);
             let table = relation::open(table, WRITE);
             if table.runs_code {
                 guard::pin_search_path();
@@ -66,7 +68,7 @@ impl Writing {
                 capture = pg_sys::MakeTransitionCaptureState(triggers, oid, command);
             }
             pg_sys::MemoryContextSwitchTo(context);
-            Self { name, table, state, target, triggers, capture }
+            Self { name, code, table, state, target, triggers, capture }
         }
     }
 
@@ -87,13 +89,13 @@ impl Writing {
         }
     }
 
-    /// Put the values into the slot, with the defaults of columns that are not ours.
+    /// Put the values into the slot: NULL for a column of the code that is not named, and the default
+    /// for a column that the code does not know.
     ///
     /// # Safety
     /// In the state's memory context; the slot is one of the table's.
     pub unsafe fn fill(&self, slot: *mut pg_sys::TupleTableSlot, values: &[(Column, Arg)]) {
         let attributes = &self.table.attributes;
-        debug_assert_eq!(values.len(), attributes.len(), "{:?}", self.name);
         // SAFETY: the slot is as wide as the table, and attributes are numbered from 1 up to that.
         unsafe {
             pg_sys::ExecClearTuple(slot);
@@ -102,7 +104,9 @@ impl Writing {
                 *(*slot).tts_values.add(i) = value.unwrap_or(pg_sys::Datum::null());
                 *(*slot).tts_isnull.add(i) = value.is_none();
             };
+            attributes.iter().for_each(|attribute| fill(*attribute, None));
             for (column, value) in values {
+                debug_assert!(self.code.has(*column), "{:?} has no column {column:?}", self.name);
                 fill(attributes[column.place()], *value);
             }
             let described = relation::described(self.table.relation);
@@ -156,7 +160,8 @@ impl Writing {
     /// The slot holds a row for the table.
     pub unsafe fn check(&self, slot: *mut pg_sys::TupleTableSlot) {
         let (state, target, relation) = (self.state, self.target, self.table.relation);
-        // SAFETY: as in `insert`.
+        // SAFETY: the steps of the executor on an open statement; the slot holds a row of its
+        // table.
         unsafe {
             // The executor needs a range table for the message of a failed constraint only.
             if !self.table.runs_code {

@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::cursor_or_claim::{self, LockedCursor};
 use crate::store::group::{self, Group};
+use crate::store::locks::order;
 use crate::store::queue::Queue;
 use crate::store::{discovery, locks};
 
@@ -28,7 +29,10 @@ pub fn share_queue_and_group(
     group: &str,
     with_group: bool,
 ) -> Result<(Option<Queue>, Option<Group>)> {
+    let locked_before = order::reached();
     loop {
+        // The shares of a queue and a group that have been changed since stay, and do no harm.
+        order::back_to(locked_before);
         let found = lookup::queue_and_group(queue, group)?;
         let (Some(queue), Some(group)) = &found else { return Ok(found) };
         locks::first_reads(queue.id).share();
@@ -39,10 +43,6 @@ pub fn share_queue_and_group(
             return Ok(found);
         }
         cursor_or_claim::moved_on()?;
-        if with_group {
-            locks::first_reads_of(group.id).give_back_share();
-        }
-        locks::first_reads(queue.id).give_back_share();
         pgrx::check_for_interrupts!();
     }
 }
