@@ -1,8 +1,8 @@
 //! Times and intervals, compared with PostgreSQL's own functions.
 
 use crate::pg::clock::{
-    At, DAY, EARLIEST, HOUR, SECOND, interval, iso, micros, moment, now, parse, show, timestamp,
-    transaction_start,
+    At, DAY, EARLIEST, HOUR, SECOND, interval, iso, micros, moment, now, parse, plus, show,
+    timestamp, transaction_start,
 };
 
 /// Times of each kind, as they are written.
@@ -20,6 +20,7 @@ mod tests {
     use pgrx::datum::Interval;
     use pgrx::prelude::{Spi, pg_test};
 
+    use super::super::backend::caught;
     use super::super::lab::{run, value};
     use super::*;
 
@@ -63,6 +64,25 @@ mod tests {
             assert_eq!(as_moment, parse(expected).expect("a time"), "{shown}");
             assert!(shown.starts_with(&expected[..19]), "{shown}");
         }
+    }
+
+    /// A day may have 23 hours, and a month 28 days.
+    #[pg_test]
+    fn an_interval_later_is_counted_by_the_calendar_of_the_session() {
+        run("SET LOCAL timezone = 'America/New_York'");
+        for (time, months, days, micros) in [
+            ("2026-01-31 12:00:00", 1, 0, 0),
+            ("2026-03-07 12:00:00", 0, 1, 5),
+            ("2026-11-01 00:30:00", -12, -1, -1),
+        ] {
+            let sum = format!(
+                "SELECT timestamptz '{time}' + make_interval(months => {months}, days => {days})
+                     + {micros} * interval '1 microsecond'"
+            );
+            assert_eq!(show(plus(parse(time).expect("a time"), months, days, micros)), value(&sum));
+        }
+        let beyond = || assert_eq!(plus(i64::MAX - 1, 0, 1_000_000, 0), 0);
+        assert_eq!(caught(beyond), "timestamp out of range");
     }
 
     #[pg_test]

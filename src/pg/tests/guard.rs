@@ -9,6 +9,7 @@ mod tests {
 
     use super::super::backend::{Backend, caught, fail_in_postgres, role, setting};
     use crate::pg::guard::{Guard, pin_search_path};
+    use crate::pg::lock_timeout::LockTimeout;
     use crate::pg::subtransaction::all_or_nothing;
 
     #[pg_test]
@@ -87,6 +88,24 @@ mod tests {
         });
         assert_eq!(Backend::now(), before);
         assert_eq!(before.search_path, "pg_catalog, pg_temp");
+    }
+
+    #[pg_test]
+    fn a_lock_timeout_is_lowered_for_a_while_and_never_raised() {
+        let in_force = || setting(c"lock_timeout");
+        for (own, lowered) in [("0", "20"), ("60000", "20"), ("20", "20"), ("5", "5")] {
+            Spi::run(&format!("SET LOCAL lock_timeout = {own}")).expect("a setting");
+            let said = caught(|| {
+                let timeout = LockTimeout::lower_to(20);
+                assert_eq!((&in_force()[..], timeout.is_lowered()), (lowered, own != lowered));
+                // What a trigger sets meanwhile is undone as well.
+                Spi::run("SET lock_timeout = 7000").expect("a setting");
+                fail_in_postgres();
+            });
+            assert_eq!((&said[..], &in_force()[..]), ("division by zero", own));
+            drop(LockTimeout::lower_to(20));
+            assert_eq!(in_force(), own);
+        }
     }
 
     /// What is pinned first in a subtransaction stays pinned when that is over.

@@ -2,8 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::pg::clock::At;
-use crate::pg::columns::Columns;
+use crate::pg::columns::{Columns, arg};
 use crate::pg::key::Value;
 use crate::pg::scan::{ScanEnd, Unended};
 use crate::pg::snapshot::ActiveSnapshot;
@@ -52,7 +51,6 @@ fn seen_dirty() -> Vec<String> {
 }
 
 fn insert(id: i64, body: &str) {
-    use crate::pg::columns::arg;
     ITEMS.insert(&[(ID, arg(id)), (BODY, arg(body))]);
 }
 
@@ -230,12 +228,5 @@ mod tests {
         assert_eq!(rest[1], (100_000, false, Some(100_000)));
         assert_eq!(rest[2], (0, false, None));
         assert_eq!((rest[3].1, rest[3].2), (true, Some(3)));
-    }
-
-    #[pg_test]
-    fn a_moment_reads_as_the_microseconds_that_postgres_stores() {
-        set_up("scan_moment", TABLES, DDL);
-        let read = Spi::get_one::<At>("SELECT '2000-01-01 00:00:01.5+00'::timestamptz");
-        assert_eq!(read.expect("a moment").map(|At(moment)| moment), Some(1_500_000));
     }
 }
