@@ -17,8 +17,8 @@
 //! locks, they wait for none. The module `broker::hold::attempts` says how the other calls wait.
 //!
 //! One call departs from this order: a replay deletes its dead letter before it shares
-//! [`first_reads`], because the letter names the queue. The call that could wait for it in the other
-//! direction is a deletion of the queue, which comes to the dead letters while it holds
+//! [`first_reads`], because the letter names the queue. The call that could wait for it in the
+//! other direction is a deletion of the queue, which comes to the dead letters while it holds
 //! [`first_reads`] whole. It does so in an attempt, which ends by itself and gives the replay way.
 //!
 //! A seek, a purge and the like find cursors and claims by a snapshot, which shows none that are
