@@ -65,7 +65,9 @@ fn row(canvas: &mut Canvas, y: f64, (lock, what, waits, tries): Rung, is_object:
         canvas.text(426.0, y + 23.0, BODY.ended().in_colour(FAINT), what);
     }
     canvas.text(470.0, y + 23.0, BODY, waits);
-    canvas.text(744.0, y + 23.0, BODY, tries);
+    if !tries.is_empty() {
+        canvas.text(744.0, y + 23.0, BODY, tries);
+    }
 }
 
 fn bundle(canvas: &mut Canvas, y: f64) {
