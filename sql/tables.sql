@@ -79,8 +79,8 @@ CREATE TABLE queen_mq.queue (
 COMMENT ON TABLE queen_mq.queue IS 'Queues and the options set for them (NULL: the default)';
 
 -- The log: a row is a segment. One push writes one segment for each partition it names (more if it is
--- large). No statement updates a segment. A segment of several messages fits into a page,
--- uncompressed (toast_tuple_target). A larger segment holds one large message, compressed and
+-- large). No statement updates the messages of a segment. A segment of several messages fits into a
+-- page, uncompressed (toast_tuple_target). A larger segment holds one large message, compressed and
 -- stored out of line as any large value. The push draws the segment id after its transaction has
 -- got its xid. So if a segment has a smaller id than a committed segment, its transaction had its
 -- xid already when the id of the committed segment was drawn.
@@ -94,13 +94,15 @@ CREATE TABLE queen_mq.segment (
     payloads jsonb[] NOT NULL,
     transaction_ids text[],
     headers jsonb[],
-    -- A replayed dead letter is for this group alone. NULL: for all groups.
+    -- A replayed dead letter is for this group alone. NULL: for all groups. If the group gets a new
+    -- id, by a seek or a change of ordering, this is updated (hand_over in src/store/replay.rs). No
+    -- other column ever is.
     only_group bigint
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05,
         toast_tuple_target = 8160);
 -- Without a key, a publication for all tables would forbid deletions from the table.
 ALTER TABLE queen_mq.segment REPLICA IDENTITY FULL;
-COMMENT ON TABLE queen_mq.segment IS 'The log of messages, in segments: one row for each push and partition (more for a large push), never updated';
+COMMENT ON TABLE queen_mq.segment IS 'The log of messages, in segments: one row for each push and partition (more for a large push). Its messages are never updated.';
 -- For reading one partition in order.
 CREATE INDEX segment_in_order ON queen_mq.segment (queue_id, partition, id) INCLUDE (n);
 -- For finding new segments of a queue, and those of a transaction that committed late. With n,
@@ -153,8 +155,9 @@ CREATE TABLE queen_mq.cursor (
 COMMENT ON TABLE queen_mq.cursor IS 'The partitions that each group has read. The row is the lock of a cursor; its state is in queen_mq.progress.';
 
 -- Claims: the messages that groups without order have popped. The first pop of a message inserts its
--- claim, and no statement updates it. Like a cursor, a claim has its states in queen_mq.progress;
--- claims and cursors draw their ids from one sequence. The row is deleted when the message is settled
+-- claim. One call alone updates claims: the first call after a restore brings their deadlines
+-- forward. Like a cursor, a claim has its states in queen_mq.progress; claims and cursors draw their
+-- ids from one sequence. The row is deleted when the message is settled
 -- and the cursor of its partition has passed it. If two pops insert a claim of one message at the
 -- same time, the later one fails at the primary key. PostgreSQL makes the primary key first, so a
 -- failed insert leaves no entry in the other indexes.
@@ -175,7 +178,8 @@ CREATE INDEX claim_due ON queen_mq.claim (group_id, deadline, id) WHERE deadline
 
 -- The states of cursors and claims. A change appends a row, and the newest revision counts. If changes
 -- updated the row in place, a transaction with an old snapshot would keep all dead rows from vacuum,
--- and every look-up would step over them. A look-up of the newest revision meets no dead rows.
+-- and every look-up would step over them. A look-up of the newest revision meets no dead rows. (The
+-- first call after a restore updates due_at, so that leases from before count as expired.)
 CREATE TABLE queen_mq.progress (
     cursor_id bigint NOT NULL,
     revision bigint NOT NULL,
@@ -237,7 +241,8 @@ CREATE TABLE queen_mq.timer (
 COMMENT ON TABLE queen_mq.timer IS 'Messages that enter the log later: timers, and pushes with a delay';
 CREATE INDEX timer_due ON queen_mq.timer (queue_id, deliver_at, id);
 
--- Segments that are for one group alone. They do not count as pending for the other groups.
+-- Segments that are for one group alone, as segment.only_group says. They do not count as pending for
+-- the other groups.
 CREATE TABLE queen_mq.replay (
     queue_id bigint NOT NULL,
     segment_id bigint NOT NULL,

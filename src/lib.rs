@@ -1,7 +1,8 @@
 //! queen_mq: a message broker out of SQL functions, inside PostgreSQL.
 //!
-//! Data flows one way: `api` takes arguments and returns rows, the `queen_engine` crate decides,
-//! `store` reads and writes tables. The engine knows no SQL and the store decides nothing.
+//! Calls go one way: `api` takes arguments and returns rows, `broker` carries the call out in the
+//! transaction, the `queen_engine` crate decides, `store` reads and writes tables by way of `pg`.
+//! The engine knows no SQL, and the store decides nothing. `docs/architecture.md` says more.
 
 // A panic must unwind into an ERROR; abort would take the whole server down.
 #[cfg(not(panic = "unwind"))]

@@ -55,7 +55,8 @@ static PRUNE: Statement = Statement::new(
 
 /// Write `state`, which follows the state of revision `base`, and delete the states before `base`.
 /// The search for them begins at `state.pruned`, a low-water mark: below it the index holds only
-/// dead rows. Returns the revision written. The caller holds [`locks::discovery`].
+/// dead rows. Returns the revision written. Needs no lock: of two searches that follow one state,
+/// the result of one is not used.
 pub fn append(group: i64, base: i64, state: &mut Discovery) -> i64 {
     let from = state.pruned;
     state.pruned = base;

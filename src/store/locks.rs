@@ -11,10 +11,15 @@
 //! | [`discovery`] of a group | the pop that looks for new messages for it | |
 //! | [`claims`] of a partition | retention, in a group without order | |
 //!
-//! The row of a queue that is configured or deleted is locked before them. Rows of groups, of
-//! cursors and claims (both ascending), of timers and of dead letters are locked after them. Pops
-//! and sweeps only try these locks, they wait for none. The module `broker::hold::attempts` says
-//! how the other calls wait.
+//! The table `identity`, which the first call after a restore locks, and the row of a queue that is
+//! configured or deleted are locked before them. Rows of groups, of cursors and claims (both
+//! ascending), of timers and of dead letters are locked after them. Pops and sweeps only try these
+//! locks, they wait for none. The module `broker::hold::attempts` says how the other calls wait.
+//!
+//! One call departs from this order: a replay deletes its dead letter before it shares
+//! [`first_reads`], because the letter names the queue. The call that could wait for it in the
+//! other direction is a deletion of the queue, which comes to the dead letters while it holds
+//! [`first_reads`] whole. It does so in an attempt, which ends by itself and gives the replay way.
 //!
 //! A seek, a purge and the like find cursors and claims by a snapshot, which shows none that are
 //! not committed. So a transaction that creates one shares [`first_reads`] and [`first_reads_of`]

@@ -7,8 +7,8 @@
 //! The words, each before the words that need it:
 //!
 //! - A **message** is what a producer pushes, into a *partition* of a *queue*. What one push writes
-//!   into one partition stands in **segments** of up to 28 messages ([`message`]). A segment is
-//!   never changed. All segments of a queue are its *log*.
+//!   into one partition stands in **segments** of up to 28 messages ([`message`]). The messages of
+//!   a segment never change. All segments of a queue are its *log*.
 //! - A segment has an **id**, drawn from a sequence, and the **xid**, the id of the transaction
 //!   that pushed it. A partition is read in the order of ids. A **snapshot** says which
 //!   transactions a reader sees.

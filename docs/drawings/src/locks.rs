@@ -10,14 +10,14 @@ type Rung = (&'static str, &'static str, &'static str, &'static str);
 const ROWS: [Rung; 12] = [
     ("identity", "table lock", "the first call after a restore", "—"),
     ("row of queue", "FOR UPDATE", "configure, delete", "—"),
-    ("registration", "of a group's name", "subscribe", "first pop of a group"),
+    ("registration", "of a group's name", "subscribe", "first pop, queen_wait"),
     ("tally", "of a queue", "purge, delete", "counting, retention"),
     ("first_reads", "of a queue", "whole: purge, delete, reorder", "share: pop, fold"),
     ("", "", "share: seek, unsubscribe, replay", ""),
     ("first_reads_of", "a group", "whole: seek of a group", "share: pop, fold"),
-    ("", "", "share: unsubscribe, replay", ""),
+    ("", "", "share: seek of a partition, unsubscribe, replay", ""),
     ("discovery", "of a group", "—", "search of a pop"),
-    ("takes", "of a partition", "—", "retention; a claim looks"),
+    ("claims", "of a partition", "—", "retention; a pop looks"),
     ("rows of consumer_group", "by id", "seek, purge, delete, reorder", "retention"),
     ("rows of cursor, claim", "by id", "settle, seek, purge, delete", "pop, sweep, fold"),
 ];
@@ -65,7 +65,9 @@ fn row(canvas: &mut Canvas, y: f64, (lock, what, waits, tries): Rung, is_object:
         canvas.text(426.0, y + 23.0, BODY.ended().in_colour(FAINT), what);
     }
     canvas.text(470.0, y + 23.0, BODY, waits);
-    canvas.text(744.0, y + 23.0, BODY, tries);
+    if !tries.is_empty() {
+        canvas.text(744.0, y + 23.0, BODY, tries);
+    }
 }
 
 fn bundle(canvas: &mut Canvas, y: f64) {

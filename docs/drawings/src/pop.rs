@@ -25,10 +25,10 @@ const STEPS: [(&str, &str, &str); 9] = [
     ("move due timers into the log", "broker/push/delayed.rs", "   DII     "),
     ("find partitions that may have work", "broker/pop/search.rs", "     RRR   "),
     ("read the state of one of them", "broker/pop/ordered.rs", "      RR   "),
-    ("read its log", "store/segment.rs", "     R     "),
-    ("lock it; has it moved on?", "store/cursor.rs", "      LR   "),
-    ("write its next state", "broker/pop/ordered.rs", "       III "),
-    ("keep the set, and what was learned", "broker/pop/mod.rs", "  I       I"),
+    ("read its log", "store/segment/log.rs", "     R     "),
+    ("lock it; has it moved on?", "store/cursor_or_claim.rs", "      LR   "),
+    ("write its next state", "broker/pop/run.rs", "       III "),
+    ("keep the set, and what was learned", "broker/pop/run.rs, search.rs", "  I       I"),
 ];
 
 const LEFT: f64 = 336.0;
@@ -62,7 +62,7 @@ pub fn draw() -> Picture {
         x += if mark == "L" { 250.0 } else { 118.0 };
     }
     let notes = &[
-        "A receipt: of an expired lease whose messages it takes. A dead letter: at max_deliveries.",
+        "A receipt: of an expired lease whose messages it pops. A dead letter: at max_deliveries.",
         "Where a pop finds nothing, it inserts and locks nothing, and takes no transaction id.",
     ];
     canvas.lines(36.0, bottom + 52.0, BODY.in_colour(FAINT), notes);

@@ -1,7 +1,8 @@
 //! `queen_mq.segment`: the log of messages.
 //!
 //! A push writes one row for each partition that it names, and more where its messages do not fit
-//! into a page. No statement updates a row.
+//! into a page. No statement updates its messages. (A group that gets a new id is followed by
+//! `only_group` of its replayed dead letters: [`super::replay::hand_over`].)
 //!
 //! **The push rule.** The pushing transaction first gets its transaction id, then draws the
 //! segment's id from a sequence, then writes the row. So a row with a smaller id than a committed

@@ -9,6 +9,7 @@ pub mod circles;
 pub mod documents;
 mod findings;
 pub mod links;
+pub mod map;
 pub mod names;
 pub mod phrases;
 mod prose;

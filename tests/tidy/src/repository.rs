@@ -40,11 +40,13 @@ impl Repository {
         Some(&self.files.get(path)?.text)
     }
 
+    pub(crate) fn has_file(&self, path: &str) -> bool {
+        self.files.contains_key(path)
+    }
+
     /// Whether there is a file, or a directory with files, of this path.
     pub fn has(&self, path: &str) -> bool {
-        path.is_empty()
-            || self.files.contains_key(path)
-            || self.files.keys().any(|file| under(path, file))
+        path.is_empty() || self.has_file(path) || self.files.keys().any(|file| under(path, file))
     }
 
     /// Whether the path of a file or of a directory ends with these components.

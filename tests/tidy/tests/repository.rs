@@ -4,7 +4,7 @@ use std::io;
 use std::sync::LazyLock;
 
 use queen_tidy::{
-    Findings, Repository, arrows, circles, documents, links, names, phrases, sizes, sql_text,
+    Findings, Repository, arrows, circles, documents, links, map, names, phrases, sizes, sql_text,
     type_names,
 };
 
@@ -60,6 +60,11 @@ fn named_documents_exist() -> Verified {
 #[test]
 fn links_lead_somewhere() -> Verified {
     verify(links::check, 15)
+}
+
+#[test]
+fn the_map_has_one_line_for_each_file() -> Verified {
+    verify(map::check, 120)
 }
 
 #[test]

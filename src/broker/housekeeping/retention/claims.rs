@@ -73,7 +73,7 @@ impl SegmentClaims {
 
     /// Keep consumers of the group from claims in these segments, to the end of the transaction.
     /// False if another transaction has claimed there since the snapshot, holds the lock of a
-    /// claim, or has moved one on. Takes the lock `takes` of the partition, and locks the claims
+    /// claim, or has moved one on. Takes the lock `claims` of the partition, and locks the claims
     /// that are not settled.
     pub fn try_lock(
         &self,

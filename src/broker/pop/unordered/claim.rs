@@ -3,10 +3,11 @@
 //!
 //! A scan takes no lock, so before a message is claimed, and after, this checks that the pop may
 //! have it. In order: the shares of `first_reads`, which hold off a seek, a purge and a change of
-//! ordering to the end of the transaction; `takes` of the partition, which retention holds while it
-//! removes messages; the insert, which the unique key refuses if another consumer was faster; then,
-//! with the claim in place, `takes` once more, the group, the segment and the cursor. Retention
-//! takes `takes` before it looks for claims. So either it sees the claim, or the pop sees the lock.
+//! ordering to the end of the transaction; the lock `claims` of the partition, which retention
+//! holds while it removes messages; the insert, which the unique key refuses if another consumer
+//! was faster; then, with the claim in place, the lock once more, the group, the segment and the
+//! cursor. Retention takes the lock before it looks for claims. So either it sees the claim, or the
+//! pop sees the lock.
 
 use std::collections::HashMap;
 
