@@ -53,7 +53,7 @@ fn push_again(queue: &Queue, group: &Group, letter: &Letter) -> MessageId {
 
 fn no_such_letter(id: i64) -> Error {
     Error::new(Code::UndefinedObject, format!("dead letter {id} does not exist"))
-        .detail("It has been replayed or purged, or never was.")
+        .detail("It has been replayed or purged, or it never existed.")
         .hint("See the view queen_dead_letters.")
 }
 

@@ -230,8 +230,8 @@ impl MarkerOutcome {
         )
         .detail(detail)
         .hint(
-            "The detail shows the marker that is there. Without required, the same comes back as \
-             a row and the transaction goes on.",
+            "The DETAIL shows the marker as it is. Without required, the function returns this as \
+             a row, and the transaction goes on.",
         )
     }
 }

@@ -18,7 +18,7 @@ use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::claim;
 use crate::store::cursor;
 use crate::store::cursor_or_claim::LockedCursor;
-use crate::store::group::Group;
+use crate::store::group::{Group, QUEUE_MODE};
 use crate::store::located::Located;
 use crate::store::queue::{Options, Queue};
 
@@ -46,7 +46,7 @@ fn reorder_one(queue: &Queue, group: &Group, locked: Vec<LockedCursor>) -> Resul
     let now = clock::now();
     let void_before = queue.identity.void_before;
     if located.iter().any(|located| located.cursor.live_lease(now, void_before).is_some()) {
-        return Err(leases_are_live(queue));
+        return Err(leases_are_live(queue, group));
     }
     retire(queue, &located);
     for located in &mut located {
@@ -85,10 +85,14 @@ fn reorder_one(queue: &Queue, group: &Group, locked: Vec<LockedCursor>) -> Resul
     })
 }
 
-fn leases_are_live(queue: &Queue) -> Error {
+fn leases_are_live(queue: &Queue, group: &Group) -> Error {
     let what =
         format!("ordering of queue \"{}\" can't be changed while leases are live", queue.name);
+    let consumer = match group.name.as_str() {
+        QUEUE_MODE => "A consumer in queue mode".to_owned(),
+        name => format!("A consumer of group \"{name}\""),
+    };
     Error::new(Code::ObjectNotInPrerequisiteState, what)
-        .detail("Somebody holds messages of one of its groups.")
+        .detail(format!("{consumer} holds a live lease."))
         .hint("Stop the consumers, and try again when queen_leases shows none.")
 }

@@ -13,25 +13,25 @@ pub fn explain(lease: LeaseId, refusal: &Refusal, now: Moment) -> Error {
         Refusal::Expired { deadline, deliveries } => expired(lease, *deadline, *deliveries, now),
         Refusal::Superseded { holder } => superseded(lease, *holder),
         Refusal::Unknown => Error::new(Code::LeaseUnknown, format!("lease {lease} is not known"))
-            .detail("No such lease was ever given in this database, or its trace is gone.")
-            .hint(
-                "Use the lease_id that queen_pop returned. Traces of ended leases are kept for an \
-                 hour.",
-            ),
+            .detail(
+                "No such lease was ever given in this database, or it ended more than an hour \
+                 ago, or its queue was deleted.",
+            )
+            .hint("Use the lease_id that queen_pop returned."),
         Refusal::NotInLease { message: Some(message) } => {
             not_in_lease(lease, &format!("message {message}"))
         }
         Refusal::NotInLease { message: None } => {
             Error::new(Code::MessageNotInLease, format!("lease {lease} holds nothing any more"))
                 .detail("Everything it held has been settled or given back.")
-                .hint("There is nothing to extend.")
+                .hint("Pop again to get messages.")
         }
         Refusal::AlreadySettled { message } => Error::new(
             Code::AlreadySettled,
             format!("message {message} was settled otherwise under lease {lease}"),
         )
-        .detail("What a lease has said of a message stands.")
-        .hint("Only the same statement can be repeated."),
+        .detail("It was settled with another status.")
+        .hint("The first settlement stands. To repeat a call, use the status of the first one."),
     }
 }
 
@@ -51,10 +51,9 @@ fn expired(lease: LeaseId, deadline: Moment, deliveries: u32, now: Moment) -> Er
 
 /// QN002. `holder`: the deadline and the delivery attempt of the lease that holds the messages now.
 fn superseded(lease: LeaseId, holder: Option<(Moment, u32)>) -> Error {
-    const HELD: &str = "Roll back: somebody else has these messages. Take longer leases, or \
-                        extend them with queen_extend while working.";
-    const LOST: &str = "Roll back: the messages are not this lease's any more. A seek, a purge or \
-                        an unsubscription takes them away, too.";
+    const HELD: &str = "Roll back: another consumer has these messages. Take longer leases, \
+                        or extend them with queen_extend while working.";
+    const LOST: &str = "Roll back, and drop the messages: this lease no longer has them.";
     let error = Error::new(Code::LeaseSuperseded, format!("lease {lease} has been superseded"));
     match holder {
         Some((deadline, deliveries)) => {
@@ -67,7 +66,10 @@ fn superseded(lease: LeaseId, holder: Option<(Moment, u32)>) -> Error {
                 .hint(HELD)
         }
         None => error
-            .detail("The messages have been settled under another lease, or taken away.")
+            .detail(
+                "Another lease has settled the messages since, or queen_seek, queen_purge, \
+                 queen_unsubscribe or a change of ordering has taken them away.",
+            )
             .hint(LOST),
     }
 }
@@ -75,7 +77,7 @@ fn superseded(lease: LeaseId, holder: Option<(Moment, u32)>) -> Error {
 /// QN004: `what`, a message or a partition, is not part of the lease.
 pub fn not_in_lease(lease: LeaseId, what: &str) -> Error {
     Error::new(Code::MessageNotInLease, format!("{what} is not part of lease {lease}"))
-        .detail("The lease was never given it, or has given it back.")
+        .detail("It was never delivered under this lease, or the lease has given it back.")
         .hint("Settle a message with the lease_id that came with its delivery.")
 }
 
@@ -83,8 +85,8 @@ pub fn not_in_lease(lease: LeaseId, what: &str) -> Error {
 pub fn settled_in_two_ways(what: &str) -> Error {
     Error::invalid(
         format!("{what} is settled in two ways at once"),
-        "Two statements of this call name it with different statuses.",
-        "Say once what became of each message.",
+        "Two elements of this call give it different statuses.",
+        "Settle each message once.",
     )
 }
 
