@@ -1,6 +1,7 @@
 //! Every error a user can meet, and how it leaves: SQLSTATE, message, DETAIL, HINT.
 
 use std::ffi::{CStr, c_int};
+use std::fmt::Display;
 
 use serde_json::value::RawValue;
 
@@ -123,6 +124,14 @@ impl Error {
         hint: impl Into<String>,
     ) -> Self {
         Self::new(Code::InvalidParameterValue, message).detail(detail).hint(hint)
+    }
+
+    /// A refused argument: the DETAIL says first in which element of a list it is.
+    pub fn in_element(mut self, element: impl Display) -> Self {
+        if let (Code::InvalidParameterValue, Some(detail)) = (self.code, &self.detail) {
+            self.detail = Some(format!("In {element}: {detail}"));
+        }
+        self
     }
 
     /// 53200: the system has refused memory.

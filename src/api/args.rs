@@ -1,6 +1,7 @@
 //! Arguments: what is accepted, and what is refused with 22023. Every function of SQL reads its
 //! arguments with these, before it reads or writes a table.
 
+use std::fmt::Display;
 use std::rc::Rc;
 
 use pgrx::FromDatum;
@@ -53,7 +54,7 @@ fn text<'a>(what: &str, value: &'a str, max: usize) -> Result<&'a str> {
         return Err(Error::invalid(
             format!("{what} must be 1 to {max} bytes long"),
             format!("It is {} bytes long.", value.len()),
-            if value.is_empty() { "Pass some text." } else { "Shorten it; it is never cut." },
+            if value.is_empty() { "Pass some text." } else { "Pass a shorter text." },
         ));
     }
     if let Some(at) = value.bytes().position(|byte| byte < 0x20 || byte == 0x7f) {
@@ -79,8 +80,8 @@ pub fn payload(value: Option<Jsonb>) -> Result<Jsonb> {
     let value = value.ok_or_else(|| {
         Error::invalid(
             "payload must not be NULL",
-            "SQL NULL is no payload.",
-            "Push JSON null ('null'::jsonb) if nothing is what you mean.",
+            "SQL NULL is not a payload.",
+            "To push no content, push JSON null ('null'::jsonb).",
         )
     })?;
     sized("payload", value)
@@ -102,8 +103,8 @@ fn sized(what: &str, value: Jsonb) -> Result<Jsonb> {
     }
 }
 
-/// An integer from `low` to `high`.
-pub fn within(what: &str, value: i32, low: i32, high: i32) -> Result<i32> {
+/// A number from `low` to `high`.
+pub fn within<T: PartialOrd + Display + Copy>(what: &str, value: T, low: T, high: T) -> Result<T> {
     if (low..=high).contains(&value) {
         return Ok(value);
     }
@@ -122,7 +123,7 @@ pub fn length(what: &str, value: Interval, low: i64, high: i64, range: &str) -> 
             format!("{what} is out of range"),
             match other {
                 Some(length) => format!("It is {} seconds.", length as f64 / 1e6),
-                None => "It is infinite, or too long to be counted in microseconds.".into(),
+                None => "It is infinite or too long.".into(),
             },
             format!("Pass {range}."),
         )),
@@ -136,7 +137,7 @@ pub fn lease_time(value: Interval) -> Result<i64> {
 
 /// How much later a message is to be delivered, in microseconds.
 pub fn delay(value: Interval) -> Result<i64> {
-    length("delay", value, 0, YEAR, "0 to one year")
+    length("delay", value, 0, YEAR, "0 to 366 days")
 }
 
 /// How large an argument may be. A refused allocation of Rust is no ERROR, so the size that a
@@ -221,7 +222,7 @@ pub fn elements(what: &str, array: impl Array, bounds: &Bounds) -> Result<Elemen
         return Err(Error::invalid(
             format!("{what} must be a one-dimensional array"),
             "It has more dimensions.",
-            "Flatten it.",
+            "Pass a one-dimensional array.",
         ));
     }
     within_count(what, array.count, bounds)?;
@@ -236,15 +237,17 @@ pub fn given_elements<T: FromDatum>(
 ) -> Result<Option<Vec<T>>> {
     let Some(array) = array else { return Ok(None) };
     let found = elements(what, array, bounds)?;
-    let null = || {
-        Error::invalid(
-            format!("{what} must not contain NULL"),
-            "An element is NULL.",
-            "Name each message.",
-        )
-    };
-    let each = found.iter::<T>().map(|element| element.ok_or_else(null));
+    let each = found.iter::<T>().map(|element| element.ok_or_else(|| null_element(what)));
     allocator::list(found.len(), each).map(Some)
+}
+
+/// 22023: an element of the array `what` is NULL.
+pub fn null_element(what: &str) -> Error {
+    Error::invalid(
+        format!("{what} must not contain NULL"),
+        "An element is NULL.",
+        format!("Remove the NULL elements from {what}."),
+    )
 }
 
 /// The elements of an array that accompanies another one of `count` elements; None without an

@@ -101,8 +101,8 @@ pub fn subscription_mode(mode: Option<&str>, from: Option<TimestampWithTimeZone>
         )),
         (Some(other), _) => Err(Error::invalid(
             format!("unknown subscription mode \"{}\"", args::quoted(other)),
-            "A typing error must not replay or skip a log.",
-            "Use 'new' or 'all', or give a time.",
+            "The value is not one of those accepted.",
+            "Use 'new' or 'all', or pass a time.",
         )),
     }
 }
@@ -115,13 +115,13 @@ fn destination(position: Option<&str>, time: Option<TimestampWithTimeZone>) -> R
         (None, Some(at)) => Ok(Mode::From(at)),
         (Some(other), None) => Err(Error::invalid(
             format!("unknown position \"{}\"", args::quoted(other)),
-            "A typing error must not replay or skip a log.",
-            "Use 'start' or 'end', or give to_time.",
+            "The value is not one of those accepted.",
+            "Use 'start' or 'end', or pass to_time.",
         )),
         (given, _) => Err(Error::invalid(
             "a seek needs one of to_position and to_time",
             if given.is_some() { "Both were given." } else { "Neither was given." },
-            "Say where to in one way.",
+            "Pass to_position or to_time.",
         )),
     }
 }

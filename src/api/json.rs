@@ -21,14 +21,14 @@ pub fn text(what: &str, value: Jsonb, bounds: &Bounds) -> Result<JsonText> {
     Ok(text)
 }
 
-/// Parse the text of the argument `what`. Where the type says so, strings and values are borrowed
-/// from the text.
-pub fn parse<'a, T: Deserialize<'a>>(what: &str, text: &'a str) -> Result<T> {
+/// Parse the text of the argument `what`. `fields` tells a user which fields its elements have.
+/// Where the type says so, strings and values are borrowed from the text.
+pub fn parse<'a, T: Deserialize<'a>>(what: &str, text: &'a str, fields: &str) -> Result<T> {
     let parsed = serde_json::from_str(text).map_err(|error| {
         Error::invalid(
             format!("{what} is not of the expected shape"),
             cut(&error.to_string(), WORDS),
-            "See the reference for its fields; unknown ones are refused.",
+            fields,
         )
     });
     allocator::check();

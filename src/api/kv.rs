@@ -26,7 +26,7 @@ use queen_engine::kv::{self, Expect, Micros, Name, Ttl};
 use super::args;
 use super::call::Call;
 use crate::broker::marker::MarkerWrite;
-use crate::error::{Error, Result, cut};
+use crate::error::{Result, cut};
 use crate::pg::allocator;
 use crate::pg::arrays::TextArray;
 use crate::pg::clock;
@@ -364,9 +364,7 @@ fn checked_keys(keys: TextArray) -> Result<Vec<String>> {
     let keys = args::elements("keys", keys, &args::KEYS)?;
     allocator::ensure(keys.len() * (kv::MAX_KEY_BYTES + 100))?;
     let keys: Option<Vec<String>> = keys.iter().collect();
-    let keys = keys.ok_or_else(|| {
-        Error::invalid("keys must not contain NULL", "An element is NULL.", "Name each marker.")
-    })?;
+    let keys = keys.ok_or_else(|| args::null_element("keys"))?;
     keys.iter().try_for_each(|key| kv::check_key(key))?;
     Ok(keys)
 }

@@ -95,6 +95,7 @@ fn queen_push_batch(
             // SAFETY: an element of a text array, which lives as long as the call.
             let id = ids.get(at).and_then(|id| unsafe { <&str>::from_datum(id, false) });
             message(&to, payload.map(Jsonb::new), id, headers.map(Jsonb::new))
+                .map_err(|error| error.in_element(format!("message {} of the call", at + 1)))
         };
         let messages = allocator::list(count, (0..count).map(one))?;
         call.write(|| push_all(&messages))
@@ -121,8 +122,11 @@ fn queen_push_items(
     let pushed = call.answer(|| {
         let items = args::required("items", items)?;
         let text = json::text("items", items, &args::JSON_MESSAGES)?;
-        let items: Vec<PushItem> = json::parse("items", &text)?;
-        let messages = allocator::list(items.len(), items.into_iter().map(PushItem::message))?;
+        let items: Vec<PushItem> = json::parse("items", &text, ITEM_FIELDS)?;
+        let message = |(at, item): (usize, PushItem)| {
+            item.message().map_err(|error| error.in_element(format!("items[{at}]")))
+        };
+        let messages = allocator::list(items.len(), items.into_iter().enumerate().map(message))?;
         drop(text);
         call.write(|| push_all(&messages))
     });
@@ -148,6 +152,9 @@ fn rows(pushed: Vec<Pushed>) -> Rows {
             .map(|(p, ordinal)| (ordinal, p.message, p.transaction_id, p.status.name())),
     )
 }
+
+const ITEM_FIELDS: &str = "Each element has queue and payload, and may have partition, \
+                           transactionId and headers.";
 
 /// An item of `queen_push_items`, and a push in a bundle.
 #[derive(Deserialize)]

@@ -155,7 +155,7 @@ fn checked_unset(unset: Option<TextArray>, given: &Options) -> Result<Vec<String
                 return Err(Error::invalid(
                     format!("{name} is both set and unset"),
                     "The option has a value in this call and is named in unset.",
-                    "Do one of the two.",
+                    "Set the option or unset it.",
                 ));
             }
             None => {
@@ -198,28 +198,20 @@ fn checked(options: Options) -> Result<Options> {
     if let Some(max) = options.max_deliveries {
         args::within("max_deliveries", max, 1, i32::MAX)?;
     }
-    if let Some(max) = options.max_depth.filter(|max| *max < 1) {
-        return Err(Error::invalid(
-            "max_depth is out of range",
-            format!("It is {max}."),
-            "Pass 1 or more.",
-        ));
+    if let Some(max) = options.max_depth {
+        args::within("max_depth", max, 1, i64::MAX)?;
     }
     if let Some(ordering) = &options.ordering {
         args::ordering(ordering)?;
     }
-    if let Some(factor) = options.retry_backoff.filter(|f| !(1.0..=100.0).contains(f)) {
-        return Err(Error::invalid(
-            "retry_backoff is out of range",
-            format!("It is {factor}."),
-            "Pass 1 to 100.",
-        ));
+    if let Some(factor) = options.retry_backoff {
+        args::within("retry_backoff", factor, 1.0, 100.0)?;
     }
     match options.on_exhausted.as_deref() {
         None | Some("dead_letter" | "drop") => Ok(options),
         Some(other) => Err(Error::invalid(
             format!("unknown on_exhausted \"{other}\""),
-            "A typing error must not drop messages.",
+            "The value is not one of those accepted.",
             "Use 'dead_letter' or 'drop'.",
         )),
     }

@@ -58,6 +58,7 @@ fn queen_ack(
         let messages = args::given_elements::<i64>("message_ids", message_ids, &args::NAMES)?;
         let transactions =
             args::given_elements::<&str>("transaction_ids", transaction_ids, &args::NAMES)?;
+        let given = if messages.is_some() { "message_ids" } else { "transaction_ids" };
         let mut targets = allocator::room(1)?;
         match (messages, transactions) {
             (None, None) => targets.push(SettleTarget::All),
@@ -74,12 +75,12 @@ fn queen_ack(
                 return Err(Error::invalid(
                     "message_ids and transaction_ids can't be given together",
                     "Both were given.",
-                    "Name the messages in one way.",
+                    "Pass message_ids or transaction_ids.",
                 ));
             }
         }
         if targets.is_empty() {
-            return Err(nothing_named());
+            return Err(nothing_named(given, "Leave it out to settle all that the lease holds."));
         }
         let status = parse_status(status.unwrap_or("completed"))?;
         let partition = partition.map(|name| args::name("partition", Some(name))).transpose()?;
@@ -95,12 +96,9 @@ fn queen_ack(
     TableIterator::once((settled, already, dead, report.released))
 }
 
-fn nothing_named() -> Error {
-    Error::invalid(
-        "no message is named",
-        "The array is empty.",
-        "Leave it out to settle everything the lease holds.",
-    )
+/// `given`: the argument that is an empty array.
+fn nothing_named(given: &str, hint: &str) -> Error {
+    Error::invalid("no message is named", format!("{given} is an empty array."), hint)
 }
 
 /// A status by its name; an unknown one is an error, never a default.
@@ -112,11 +110,14 @@ pub fn parse_status(name: &str) -> Result<Status> {
         "dead_letter" => Ok(Status::DeadLetter),
         other => Err(Error::invalid(
             format!("unknown status \"{}\"", args::quoted(other)),
-            "A typing error must not charge or complete a message.",
+            "The value is not one of those accepted.",
             "Use 'completed', 'failed', 'retry' or 'dead_letter'.",
         )),
     }
 }
+
+const VERDICT_FIELDS: &str = "Each element has status and one of messageId and transactionId, and \
+                              may have partition and error.";
 
 /// One element of `queen_settle`'s results.
 #[derive(Deserialize)]
@@ -140,7 +141,7 @@ impl Verdict<'_> {
                 Error::invalid(
                     "a result names no message",
                     "It has neither messageId nor transactionId.",
-                    "Give one of the two.",
+                    "Pass one of the two.",
                 )
             })?,
             partition: checked_partition(self.partition.as_deref())?,
@@ -166,8 +167,8 @@ pub fn target(
         (None, None) => Ok(None),
         (Some(_), Some(_)) => Err(Error::invalid(
             "messageId and transactionId can't be given together",
-            "One statement has both.",
-            "Name the message in one way.",
+            "Both were given.",
+            "Pass messageId or transactionId.",
         )),
     }
 }
@@ -194,10 +195,16 @@ fn queen_settle(
         let lease = LeaseId(*args::required("lease_id", lease_id)?.as_bytes());
         let results = args::required("results", results)?;
         let text = super::json::text("results", results, &args::STATEMENTS)?;
-        let verdicts: Vec<Verdict> = super::json::parse("results", &text)?;
-        let items = allocator::list(verdicts.len(), verdicts.into_iter().map(Verdict::item))?;
+        let verdicts: Vec<Verdict> = super::json::parse("results", &text, VERDICT_FIELDS)?;
+        let item = |(at, verdict): (usize, Verdict)| {
+            verdict.item().map_err(|error| error.in_element(format!("results[{at}]")))
+        };
+        let items = allocator::list(verdicts.len(), verdicts.into_iter().enumerate().map(item))?;
         if items.is_empty() {
-            return Err(nothing_named());
+            return Err(nothing_named(
+                "results",
+                "Use queen_ack to settle all that the lease holds.",
+            ));
         }
         call.write(|| settle_lease(lease, &items, true))
     })()

@@ -14,7 +14,7 @@ use crate::pg::datum::Jsonb;
 use crate::pg::result_rows::TableIterator;
 
 /// Push a message to `partition` of `queue` later: after `delay`, or at `deliver_at` (one of the
-/// two; at most a year ahead; a time that is past is due at once). A queue has one timer for each
+/// two; at most 366 days ahead; a time that is past is due at once). A queue has one timer for each
 /// `timer_key` (1..1024 bytes): a second call replaces the first. The queue is created as by a
 /// push. `transaction_id`: what the delivered message carries; made up if it is not given.
 ///
@@ -51,7 +51,8 @@ fn queen_schedule(
         let key = args::timer_key(timer_key)?;
         let message = message(&to, payload, transaction_id, headers)?;
         let delay = delay.map(args::delay).transpose()?;
-        let deliver_at = moment(delay, deliver_at.map(clock::moment), clock::now())?;
+        let at = deliver_at.map(clock::moment);
+        let deliver_at = moment(delay, at, clock::now(), ["delay", "deliver_at"])?;
         call.write(|| timer::schedule(key, &message, deliver_at))
     });
     let status = status(&scheduled);
@@ -65,7 +66,13 @@ pub fn status(scheduled: &Scheduled) -> &'static str {
 }
 
 /// The moment of delivery: after a delay in microseconds, or at a time. Exactly one is given.
-pub fn moment(delay: Option<i64>, at: Option<Moment>, now: Moment) -> Result<Moment> {
+/// `names`: what the user calls the two.
+pub fn moment(
+    delay: Option<i64>,
+    at: Option<Moment>,
+    now: Moment,
+    names: [&str; 2],
+) -> Result<Moment> {
     let at = match (delay, at) {
         (Some(delay), None) => now.saturating_add(delay),
         (None, Some(at)) => at,
@@ -73,7 +80,7 @@ pub fn moment(delay: Option<i64>, at: Option<Moment>, now: Moment) -> Result<Mom
             return Err(Error::invalid(
                 "a timer needs one of a delay and a time",
                 if given.is_some() { "Both were given." } else { "Neither was given." },
-                "Say when in one way: after a delay, or at a time.",
+                format!("Pass {} or {}.", names[0], names[1]),
             ));
         }
     };
@@ -81,7 +88,7 @@ pub fn moment(delay: Option<i64>, at: Option<Moment>, now: Moment) -> Result<Mom
         return Err(Error::invalid(
             "the timer is too far ahead",
             format!("It would be delivered at {}.", clock::show(at)),
-            "Schedule for at most a year ahead.",
+            "Schedule it for at most 366 days ahead.",
         ));
     }
     Ok(at.max(clock::EARLIEST))

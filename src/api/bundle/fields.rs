@@ -6,6 +6,9 @@ use serde_json::value::RawValue;
 use crate::api::args;
 use crate::error::{Error, Result};
 
+/// Where a user finds the fields.
+pub const FIELDS: &str = "See docs/reference/bundle.md for the fields of each operation.";
+
 /// A field that is there, also as JSON null.
 pub fn given<'de, D: Deserializer<'de>>(
     input: D,
@@ -16,18 +19,14 @@ pub fn given<'de, D: Deserializer<'de>>(
 /// The value of a field that the element must have.
 pub fn needed<T>(field: &str, value: Option<T>) -> Result<T> {
     value.ok_or_else(|| {
-        Error::invalid(
-            format!("{field} is missing"),
-            "An element of the bundle needs it.",
-            "See the reference for the fields of each operation.",
-        )
+        Error::invalid(format!("{field} is missing"), "The operation needs this field.", FIELDS)
     })
 }
 
 /// The error for an operation of a name that does not exist.
 pub fn unknown(what: &str, name: &str, hint: &str) -> Error {
     let name = args::quoted(name);
-    Error::invalid(format!("unknown {what} \"{name}\""), "Nothing of the bundle was done.", hint)
+    Error::invalid(format!("unknown {what} \"{name}\""), "There is no such operation.", hint)
 }
 
 /// Refuse an element that has one of the fields `others`. `has`: all fields, and whether they are
@@ -37,8 +36,8 @@ pub fn refuse_fields(what: &str, has: &[(&str, bool)], others: &[&str]) -> Resul
         None => Ok(()),
         Some((name, _)) => Err(Error::invalid(
             format!("{what} has no field {name}"),
-            "A field that has no meaning is refused, not ignored.",
-            "See the reference for the fields of each operation.",
+            "The field would have no effect.",
+            FIELDS,
         )),
     }
 }

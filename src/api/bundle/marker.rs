@@ -23,7 +23,7 @@ const NUMBER_MAX: usize = 200_000;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct KvOperation<'a> {
-    op: String,
+    pub op: String,
     ns: String,
     key: Option<String>,
     keys: Option<Vec<String>>,
@@ -142,6 +142,9 @@ impl KvOperation<'_> {
     }
 }
 
+/// What a user may do about a refused expiry.
+const EXPIRY: &str = "Pass ttlSeconds, greater than zero, or \"forever\": true.";
+
 /// When a marker that is written now expires; None: never.
 fn expiry(ttl_seconds: Option<f64>, forever: bool, now: Moment) -> Result<Option<i64>> {
     let ttl = match ttl_seconds {
@@ -151,14 +154,11 @@ fn expiry(ttl_seconds: Option<f64>, forever: bool, now: Moment) -> Result<Option
             Some(Ttl { months: 0, days: 0, micros: (seconds * 1e6).round() as i64 })
         }
         Some(seconds) => {
-            return Err(Error::invalid(
-                "invalid ttlSeconds",
-                format!("It is {seconds}."),
-                "Pass a number of seconds greater than zero, or forever.",
-            ));
+            return Err(Error::invalid("invalid ttlSeconds", format!("It is {seconds}."), EXPIRY));
         }
     };
-    Ok(kv::expiry(ttl, forever, now, |ttl| now + ttl.micros)?)
+    let expiry = kv::expiry(ttl, forever, now, |ttl| now + ttl.micros);
+    expiry.map_err(|invalid| Error::from(invalid).hint(EXPIRY))
 }
 
 /// A number with all its digits; None where the field is missing or null.
@@ -170,8 +170,10 @@ fn number(what: &str, text: Option<&RawValue>) -> Result<Option<Numeric>> {
     let is_number =
         text.len() <= NUMBER_MAX && text.starts_with(|c: char| c == '-' || c.is_ascii_digit());
     let number = if is_number { Numeric::from_text(text) } else { None };
-    let error = || Error::invalid(format!("invalid {what}"), args::quoted(text), "Pass a number.");
-    number.map(Some).ok_or_else(error)
+    number.map(Some).ok_or_else(|| {
+        let detail = format!("It is {}.", args::quoted(text));
+        Error::invalid(format!("invalid {what}"), detail, "Pass a number.")
+    })
 }
 
 fn jsonb(what: &str, value: Option<&RawValue>) -> Result<Jsonb> {

@@ -8,7 +8,7 @@ use queen_engine::lease::LeaseId;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::fields::{given, needed, refuse_fields, unknown};
+use super::fields::{FIELDS, given, needed, refuse_fields, unknown};
 use super::marker::{self, KvOperation, OnMarker};
 use super::timer::TimerOperation;
 use crate::api::push::PushItem;
@@ -54,16 +54,16 @@ pub fn parse(
     leases: Option<UuidArray>,
     now: Moment,
 ) -> Result<Bundle> {
-    let operations: Vec<Operation> = json::parse("operations", operations)?;
-    let kv: Vec<KvOperation> = json::parse("kv", kv)?;
-    let timers: Vec<TimerOperation> = json::parse("timers", timers)?;
+    let operations: Vec<Operation> = json::parse("operations", operations, FIELDS)?;
+    let kv: Vec<KvOperation> = json::parse("kv", kv, FIELDS)?;
+    let timers: Vec<TimerOperation> = json::parse("timers", timers, FIELDS)?;
     let leases =
         args::given_elements::<Uuid>("required_leases", leases, &args::LEASES)?.unwrap_or_default();
     if operations.is_empty() && kv.is_empty() && timers.is_empty() {
         return Err(Error::invalid(
             "the bundle is empty",
             "It has no operations, no kv and no timers.",
-            "Leave out the call.",
+            "Pass operations, kv or timers.",
         ));
     }
     let required = leases.iter().map(|id| LeaseId(*id.as_bytes())).collect();
@@ -71,25 +71,52 @@ pub fn parse(
     let first_kv = operations.len();
     let first_timer = first_kv + kv.len();
     for (at, operation) in operations.into_iter().enumerate() {
-        add_operation(&mut bundle, at, operation)?;
+        let name = args::quoted(&operation.r#type).to_owned();
+        add_operation(&mut bundle, at, operation).map_err(in_element("operations", at, &name))?;
     }
     marker::check_size(&kv)?;
     let mut written = HashSet::new();
-    for (at, operation) in (first_kv..).zip(kv) {
-        match operation.checked(now)? {
-            OnMarker::Read(read) => bundle.reads.push((at, read)),
-            OnMarker::Write(write) => {
-                check_written_once(&write, &mut written)?;
-                bundle.writes.push((at, write));
-            }
-        }
+    for (at, operation) in kv.into_iter().enumerate() {
+        let name = args::quoted(&operation.op).to_owned();
+        add_on_marker(&mut bundle, first_kv + at, operation, &mut written)
+            .map_err(in_element("kv", at, &name))?;
     }
-    for (at, operation) in (first_timer..).zip(timers) {
-        let timer = operation.checked(now)?;
-        check_named_once(&timer, &bundle.timers)?;
-        bundle.timers.push((at, timer));
+    for (at, operation) in timers.into_iter().enumerate() {
+        let name = args::quoted(&operation.op).to_owned();
+        add_timer(&mut bundle, first_timer + at, operation)
+            .map_err(in_element("timers", at, &name))?;
     }
     Ok(bundle)
+}
+
+/// Adds to an error in which element of the argument `of` it is: its place, from 0, and the `name`
+/// of the operation.
+fn in_element(of: &str, at: usize, name: &str) -> impl FnOnce(Error) -> Error {
+    move |error| error.in_element(format!("{of}[{at}] ({name})"))
+}
+
+/// `written`: markers that operations before this one write.
+fn add_on_marker(
+    bundle: &mut Bundle,
+    at: usize,
+    operation: KvOperation,
+    written: &mut HashSet<(String, String)>,
+) -> Result<()> {
+    match operation.checked(bundle.now)? {
+        OnMarker::Read(read) => bundle.reads.push((at, read)),
+        OnMarker::Write(write) => {
+            check_written_once(&write, written)?;
+            bundle.writes.push((at, write));
+        }
+    }
+    Ok(())
+}
+
+fn add_timer(bundle: &mut Bundle, at: usize, operation: TimerOperation) -> Result<()> {
+    let timer = operation.checked(bundle.now)?;
+    check_named_once(&timer, &bundle.timers)?;
+    bundle.timers.push((at, timer));
+    Ok(())
 }
 
 fn add_operation(bundle: &mut Bundle, at: usize, op: Operation) -> Result<()> {
@@ -130,7 +157,6 @@ fn add_operation(bundle: &mut Bundle, at: usize, op: Operation) -> Result<()> {
     Ok(())
 }
 
-/// `written`: markers that operations before this one write.
 fn check_written_once(write: &NamedWrite, written: &mut HashSet<(String, String)>) -> Result<()> {
     let name = (write.ns.clone(), write.key.clone());
     if write.write.is_check() || written.insert(name) {
@@ -151,7 +177,7 @@ fn check_named_once(timer: &NamedTimer, others: &[(usize, NamedTimer)]) -> Resul
     Err(Error::invalid(
         format!("timer \"{key}\" is named twice"),
         "Two operations of the bundle are about the same timer.",
-        "Say once what becomes of each timer.",
+        "Schedule or cancel each timer once.",
     ))
 }
 

@@ -19,7 +19,7 @@ use crate::pg::datum::Jsonb;
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct TimerOperation<'a> {
     #[serde(borrow)]
-    op: Cow<'a, str>,
+    pub op: Cow<'a, str>,
     #[serde(borrow)]
     queue: Cow<'a, str>,
     #[serde(borrow)]
@@ -54,7 +54,7 @@ impl TimerOperation<'_> {
                 )?;
                 let delay = self.delay_ms.map(milliseconds).transpose()?;
                 let at = self.deliver_at.as_deref().map(clock::parse).transpose()?;
-                let deliver_at = moment(delay, at, now)?;
+                let deliver_at = moment(delay, at, now, ["delayMs", "deliverAt"])?;
                 Ok(NamedTimer::Schedule { key: self.timer_key.into_owned(), message, deliver_at })
             }
             "cancel" => {
@@ -83,7 +83,7 @@ fn milliseconds(delay: f64) -> Result<i64> {
         delay => Err(Error::invalid(
             "delayMs is out of range",
             format!("It is {delay}."),
-            "Pass 0 to one year.",
+            format!("Pass 0 to {YEAR_MS}, which is 366 days."),
         )),
     }
 }

@@ -204,7 +204,7 @@ impl Ttl {
         Invalid::new(
             "invalid ttl",
             format!("{why} (months: {months}, days: {days}, microseconds: {micros})."),
-            "ttl is an interval greater than zero, or say forever => true.",
+            "Pass a ttl greater than zero, or forever => true.",
         )
     }
 }
@@ -224,11 +224,11 @@ pub fn expiry(
         (None, true) => return Ok(None),
         (Some(ttl), false) => ttl,
         (ttl, _) => {
-            let said = if ttl.is_some() { "Both were said." } else { "Neither was said." };
+            let given = if ttl.is_some() { "Both were given." } else { "Neither was given." };
             return Err(Invalid::new(
                 "a marker needs exactly one of ttl and forever",
-                said,
-                "Say ttl => an interval, or forever => true.",
+                given,
+                "Pass ttl => an interval, or forever => true.",
             ));
         }
     };
@@ -241,7 +241,7 @@ pub fn expiry(
     let expires_at = add(ttl);
     // Whether '1 month -29 days' is greater than zero depends on the length of the month.
     if expires_at <= now {
-        return Err(ttl.refused("The ttl ends before it begins"));
+        return Err(ttl.refused("The expiry would be before now"));
     }
     Ok(Some(expires_at))
 }
