@@ -155,15 +155,19 @@ impl Error {
             .hint("Create the extension again.")
     }
 
-    /// 23502, in the words of PostgreSQL.
-    pub fn null_in(table: &CStr, column: &CStr) -> Self {
+    /// 23502, in the words of PostgreSQL. `is_ours`: queen_mq made the column.
+    pub fn null_in(table: &CStr, column: &CStr, is_ours: bool) -> Self {
         let (table, column) = (table.to_string_lossy(), column.to_string_lossy());
         let what = format!(
             "null value in column \"{column}\" of relation \"{table}\" violates not-null constraint"
         );
-        Self::new(Code::NotNullViolation, what)
-            .detail("queen_mq writes no value there.")
-            .hint("Put back what was changed by hand in schema queen_mq.")
+        let (detail, hint) = match is_ours {
+            true => ("queen_mq writes NULL there.", "Drop the NOT NULL constraint of the column."),
+            false => {
+                ("queen_mq does not know this column.", "Drop the column, or give it a default.")
+            }
+        };
+        Self::new(Code::NotNullViolation, what).detail(detail).hint(hint)
     }
 
     /// 40001: another transaction changed what this transaction's snapshot still shows as it was.
@@ -181,9 +185,7 @@ impl Error {
     /// 0A000: a statement of ours did not write a row to one of our tables.
     pub fn suppressed(table: &str) -> Self {
         Self::unsupported(format!("a trigger of table {table} has suppressed a row of queen_mq"))
-            .detail(
-                "A BEFORE ROW trigger returned NULL, and what the row stands for would be lost.",
-            )
+            .detail("A BEFORE ROW trigger returned NULL; queen_mq would lose this row.")
             .hint("Let the trigger return the row, or raise an error of its own.")
     }
 
@@ -194,12 +196,28 @@ impl Error {
             .hint("Put back what was changed by hand in schema queen_mq.")
     }
 
+    /// 55000: `what` is declared otherwise than this library expects, by an extension of another
+    /// version or by hand.
+    pub fn mismatch(what: &str, why: impl Into<String>) -> Self {
+        let version = env!("CARGO_PKG_VERSION");
+        let message = format!("{what} does not match the library queen_mq, version {version}");
+        Self::new(Code::ObjectNotInPrerequisiteState, message).detail(why).hint(
+            "Run ALTER EXTENSION queen_mq UPDATE, or install the library of the extension's \
+             version.",
+        )
+    }
+
     /// XX000: state written by the extension does not read back.
     pub fn corrupt(what: impl Into<String>) -> Self {
         Self::new(Code::Internal, what).hint(
-            "The tables of schema queen_mq are written by the extension alone; restore what was \
-                 changed by hand.",
+            "If a table of schema queen_mq was changed by hand, put back what was changed; \
+             otherwise report this as a bug.",
         )
+    }
+
+    /// [`Error::corrupt`], of a state that lies in `table`.
+    pub fn corrupt_in(table: &str, what: impl Into<String>) -> Self {
+        Self::corrupt(what).detail(format!("It is stored in table {table}."))
     }
 }
 

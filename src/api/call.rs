@@ -166,28 +166,19 @@ fn signature_of(function: pg_sys::Oid) -> Result<&'static Signature> {
     }
     // SAFETY: look-ups in the catalogue, in a transaction.
     let declared = unsafe { Declared::read(function) };
-    let declared = declared.ok_or_else(|| mismatch("a function", "It is not known by its OID."))?;
+    let declared =
+        declared.ok_or_else(|| Error::mismatch("a function", "It is not known by its OID."))?;
     let expected = SIGNATURES.iter().find(|signature| signature.name == declared.symbol);
     match expected.filter(|expected| declared.is(expected)) {
         Some(signature) => {
             CHECKED.with_borrow_mut(|known| known.insert(function.to_u32(), signature));
             Ok(signature)
         }
-        None => Err(mismatch(
+        None => Err(Error::mismatch(
             &format!("the function {}", declared.symbol),
             "Its arguments or its result are declared otherwise than the library expects.",
         )),
     }
-}
-
-fn mismatch(what: &str, why: &str) -> Error {
-    let version = env!("CARGO_PKG_VERSION");
-    Error::new(
-        Code::ObjectNotInPrerequisiteState,
-        format!("{what} does not match the library queen_mq, version {version}"),
-    )
-    .detail(why)
-    .hint("Run ALTER EXTENSION queen_mq UPDATE, or install the library of the extension's version.")
 }
 
 extern "C-unwind" fn forget(_: pg_sys::Datum, _: std::ffi::c_int, _: u32) {

@@ -25,7 +25,7 @@ pub fn purge(queue: &Queue) -> Result<i64> {
     ActiveSnapshot::new_snapshot(|under| {
         let seen = seen_snapshot::describe(under, queue.identity);
         let mut count = ArrivalCount::as_of(queue.id, &seen, None, under)?;
-        count.need_newest()?;
+        count.need_newest(&queue.name)?;
         let starts: HashMap<i64, &Start> = groups.iter().map(|g| (g.id, &g.start)).collect();
         let located = cursor_or_claim::locate(locked, |group| starts[&group], under)?;
         for group in &groups {

@@ -108,10 +108,32 @@ fn refuse_other_owners(owner: pg_sys::Oid) {
         let oid = find(table.name);
         // Where a table is gone, the code that needs it raises the error.
         if oid != pg_sys::InvalidOid && owner_of(oid) != owner {
-            let first = full_name(tables[0].name);
-            Error::altered(format!("the owner of table {}", full_name(table.name)))
-                .detail(format!("It is another one than that of table {first}."))
-                .raise();
+            refuse_owner(table, owner_of(oid), owner);
+        }
+    }
+}
+
+/// `of_rest`: the role that owns the first of the tables.
+fn refuse_owner(table: &Table, owner: pg_sys::Oid, of_rest: pg_sys::Oid) -> ! {
+    let first = full_name(extension().tables[0].name);
+    let (owner, of_rest) = (role_name(owner), role_name(of_rest));
+    Error::altered(format!("the owner of table {}", full_name(table.name)))
+        .detail(format!(
+            "Role {owner} owns it, and role {of_rest} owns table {first}. A trigger would run with \
+             the rights of the wrong role."
+        ))
+        .hint("Give all tables of schema queen_mq to one role, with REASSIGN OWNED.")
+        .raise()
+}
+
+/// The name of a role in quotes, or its OID if it is gone.
+fn role_name(role: pg_sys::Oid) -> String {
+    // SAFETY: a look-up in the catalogue caches, which returns a copy of the name, or NULL.
+    unsafe {
+        let name = pg_sys::GetUserNameFromId(role, true);
+        match name.is_null() {
+            true => role.to_u32().to_string(),
+            false => format!("\"{}\"", CStr::from_ptr(name).to_string_lossy()),
         }
     }
 }

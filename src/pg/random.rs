@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use pgrx::pg_sys;
 
-use crate::error::Error;
+use crate::error::{Code, Error};
 
 thread_local! {
     /// Random numbers that have been fetched and not given out. A backend begins with none, because
@@ -23,7 +23,10 @@ pub fn random() -> u64 {
     let strong =
         unsafe { pg_sys::pg_strong_random(fresh.as_mut_ptr().cast(), size_of_val(&fresh)) };
     if !strong {
-        Error::corrupt("the system has no randomness to give").raise();
+        Error::new(Code::Internal, "the system has no randomness to give")
+            .detail("PostgreSQL's source of strong random numbers has failed.")
+            .hint("Look after the random numbers of the server's system (OpenSSL, /dev/urandom).")
+            .raise();
     }
     let [one, rest @ ..] = fresh;
     DRAWN.with_borrow_mut(|drawn| drawn.extend(rest));

@@ -95,26 +95,30 @@ unsafe fn refuse_unusable(name: &CStr, relation: pg_sys::Relation) {
     // SAFETY: an open relation has a row of pg_class.
     let (class, has_rules) = unsafe { (&*(*relation).rd_rel, !(*relation).rd_rules.is_null()) };
     let table = catalogue::full_name(name);
-    let refuse = |what: &str, hint: &str| {
+    let refuse = |what: &str, why: &str, hint: &str| {
         Error::unsupported(format!("queen_mq can't use table {table}, which {what}"))
-            .detail("Rows are looked up and written without the planner, which this would need.")
+            .detail(format!("queen_mq reads and writes rows without the planner, {why}."))
             .hint(hint)
             .raise()
     };
     if class.relkind != pg_sys::RELKIND_RELATION as c_char {
-        refuse("is not an ordinary table", "Put the table of the extension back.");
+        let hint = "Put the table of the extension back.";
+        refuse("is not an ordinary table", "so it needs an ordinary table", hint);
     }
     if has_rules {
-        refuse("has rules", "Drop the rules; a trigger does what they did.");
+        let hint = "Drop the rules. Triggers can do what they did.";
+        refuse("has rules", "so the rules would have no effect", hint);
     }
     if class.relrowsecurity && class.relforcerowsecurity {
-        refuse(
-            "has forced row security",
-            "ALTER TABLE … NO FORCE ROW LEVEL SECURITY: policies then hold for all but its owner.",
+        let hint = format!(
+            "Run ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY. The policies then hold for all \
+             roles but the owner."
         );
+        refuse("has forced row security", "so the policies would have no effect", &hint);
     }
     if class.relhassubclass {
-        refuse("has child tables", "Drop the child tables, then ANALYZE this one.");
+        let hint = "Drop the child tables, then ANALYZE this one.";
+        refuse("has child tables", "so it would not see rows of child tables", hint);
     }
 }
 
@@ -203,12 +207,11 @@ pub unsafe fn open_index(wanted: &Index, table: &Opened) -> pg_sys::Relation {
     // that have locked the table. A call that looked the name up before that, and opens it after,
     // looks again.
     let mut looked_at = pg_sys::InvalidOid;
+    let mut fault = IndexFault::OtherColumns;
     loop {
         let oid = catalogue::oid_of(name);
         if oid == looked_at {
-            Error::altered(format!("index {}", catalogue::full_name(name)))
-                .detail("The index is not of the expected columns, or not valid.")
-                .raise();
+            fault.raise(wanted);
         }
         looked_at = oid;
         // SAFETY: answers NULL for what is not there; what was opened is closed, or given back.
@@ -219,21 +222,50 @@ pub unsafe fn open_index(wanted: &Index, table: &Opened) -> pg_sys::Relation {
             }
             let changes = changes::count();
             let known = INDEXES.with_borrow(|known| known.get(&name.as_ptr()) == Some(&changes));
-            if known || is_usable(wanted, index, table) {
+            let found = if known { None } else { fault_of(wanted, index, table) };
+            let Some(found) = found else {
                 INDEXES.with_borrow_mut(|known| known.insert(name.as_ptr(), changes));
                 return index;
-            }
+            };
+            fault = found;
             pg_sys::index_close(index, READ);
         }
     }
 }
 
-/// Whether an index has all rows, in the order that the code relies on. An index that is too young
-/// for an old snapshot (indcheckxmin) is usable: no update changes a key of ours.
+/// Why an index can't be used.
+enum IndexFault {
+    OtherColumns,
+    NotValid,
+}
+
+impl IndexFault {
+    fn raise(self, wanted: &Index) -> ! {
+        let error = Error::altered(format!("index {}", catalogue::full_name(wanted.name)));
+        match self {
+            IndexFault::NotValid => error
+                .detail("The index is not valid, so rows may be missing in it.")
+                .hint(format!("Run REINDEX INDEX {}.", catalogue::full_name(wanted.name))),
+            IndexFault::OtherColumns => {
+                let names = wanted.columns.iter().map(|column| column.name().to_string_lossy());
+                error.detail(format!(
+                    "It is not the b-tree index on columns {} of table {}.",
+                    names.collect::<Vec<_>>().join(", "),
+                    catalogue::full_name(wanted.table.name)
+                ))
+            }
+        }
+        .raise()
+    }
+}
+
+/// Why an index does not have all rows in the order that the code relies on; None if it has. An
+/// index that is too young for an old snapshot (indcheckxmin) is usable: no update changes a key of
+/// ours.
 ///
 /// # Safety
 /// Both are open.
-unsafe fn is_usable(wanted: &Index, index: pg_sys::Relation, table: &Opened) -> bool {
+unsafe fn fault_of(wanted: &Index, index: pg_sys::Relation, table: &Opened) -> Option<IndexFault> {
     // SAFETY: the table is open.
     let described = unsafe { described(table.relation) };
     // SAFETY: the arrays of an open index are as long as it has key columns.
@@ -241,9 +273,8 @@ unsafe fn is_usable(wanted: &Index, index: pg_sys::Relation, table: &Opened) -> 
         let form = &*(*index).rd_index;
         let is_ours = form.indrelid == (*table.relation).rd_id
             && (*(*index).rd_rel).relam == pg_sys::BTREE_AM_OID
-            && form.indisvalid
             && form.indnkeyatts as usize == wanted.columns.len();
-        is_ours
+        let has_columns = is_ours
             && wanted.columns.iter().enumerate().all(|(i, key)| {
                 let number = *form.indkey.values.as_ptr().add(i);
                 let Some(column) = described.get((number as usize).wrapping_sub(1)) else {
@@ -257,7 +288,12 @@ unsafe fn is_usable(wanted: &Index, index: pg_sys::Relation, table: &Opened) -> 
                     && family.to_u32() < pg_sys::FirstNormalObjectId
                     && *(*index).rd_indoption.add(i) == 0
                     && [pg_sys::InvalidOid, pg_sys::C_COLLATION_OID].contains(&collation)
-            })
+            });
+        match (has_columns, form.indisvalid) {
+            (true, true) => None,
+            (true, false) => Some(IndexFault::NotValid),
+            (false, _) => Some(IndexFault::OtherColumns),
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 };
 use pgrx::{IntoDatum, pg_sys};
 
-use crate::error::{Code, Error};
+use crate::error::Error;
 use crate::pg::allocator;
 use crate::pg::ballast::Ballast;
 use crate::pg::raise::OrRaise;
@@ -139,15 +139,8 @@ unsafe fn refuse_other_columns<Row: IntoColumns>(description: pg_sys::TupleDesc)
     // SAFETY: as above.
     let declared = unsafe { (*description).natts };
     if declared != Row::COUNT {
-        Error::new(
-            Code::ObjectNotInPrerequisiteState,
-            "the extension queen_mq is of another version than its library",
-        )
-        .detail(format!(
-            "The function is declared to return {declared} columns; the library returns {}.",
-            Row::COUNT
-        ))
-        .hint("Run ALTER EXTENSION queen_mq UPDATE.")
-        .raise();
+        let expected = Row::COUNT;
+        let why = format!("It is declared to return {declared} columns, not {expected}.");
+        Error::mismatch("a function", why).raise();
     }
 }

@@ -189,7 +189,9 @@ impl Writing {
         unsafe {
             for (at, column) in relation::described(self.table.relation).iter().enumerate() {
                 if column.attnotnull && *(*slot).tts_isnull.add(at) {
-                    Error::null_in(self.name, CStr::from_ptr(column.attname.data.as_ptr())).raise();
+                    let name = CStr::from_ptr(column.attname.data.as_ptr());
+                    let is_ours = self.table.attributes.contains(&column.attnum);
+                    Error::null_in(self.name, name, is_ours).raise();
                 }
             }
         }

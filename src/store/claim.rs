@@ -299,7 +299,7 @@ pub fn of_group(group: i64, under: &ActiveSnapshot) -> Result<Vec<Located>> {
     let read = |row: SqlRow| {
         let message = MessageId::from_sql(row.need(MESSAGE_ID));
         let cursor = match row.get::<Vec<u8>>(c"state") {
-            Some(bytes) => decode(&bytes, "the state of a claim")?,
+            Some(bytes) => decode(&bytes, &progress::PROGRESS, "the state of a claim")?,
             None => Cursor::claimed(message, row.need::<At>(TAKEN_AT).0, terms_of(&row)),
         };
         Ok(Located {

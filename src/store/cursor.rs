@@ -44,9 +44,9 @@ pub fn status(
     Ok(Some((Located { id, group, partition, message, revision, is_own, cursor }, place)))
 }
 
-/// Error 40001: the snapshot does not show the newest state.
-pub(super) fn stale() -> Error {
-    Error::conflict("The position of this consumer group")
+/// What an error says has changed.
+pub(super) fn position(partition: &str) -> String {
+    format!("The position of the consumer group in partition \"{partition}\"")
 }
 
 /// Create the cursor of a partition. As long as this transaction is open, no other one can lock the
@@ -68,7 +68,7 @@ pub fn try_create(queue: i64, group: i64, partition: &str) -> Result<Option<Loca
 pub fn try_create_with_shares(group: i64, partition: &str) -> Result<Option<Located>> {
     let new = insert_if_new(group, partition);
     match new.is_none() && one_snapshot_per_transaction() && exists(group, partition)? {
-        true => Err(stale()),
+        true => Err(Error::conflict(&position(partition))),
         false => Ok(new),
     }
 }
@@ -138,7 +138,7 @@ pub fn share_first_reads(queue: i64, group: i64) {
 /// caller has locked the old one, and holds a lock under which no other transaction creates one.
 pub fn replace(group: i64, partition: &str) -> Result<Located> {
     REMOVE.run(&[arg(group), arg(partition)]);
-    insert_if_new(group, partition).ok_or_else(stale)
+    insert_if_new(group, partition).ok_or_else(|| Error::conflict(&position(partition)))
 }
 
 static REMOVE: Statement = Statement::new(
@@ -211,7 +211,7 @@ static OF_GROUP: Statement = Statement::new(
 pub(super) fn of_group(group: i64, start: &Start, under: &ActiveSnapshot) -> Result<Vec<Located>> {
     let read = |row: SqlRow| {
         let cursor = match row.get::<Vec<u8>>(c"state") {
-            Some(bytes) => super::decode(&bytes, "the state of a cursor")?,
+            Some(bytes) => super::decode(&bytes, &progress::PROGRESS, "the state of a cursor")?,
             None => Cursor::new(start.clone()),
         };
         Ok(Located {

@@ -11,7 +11,7 @@ use queen_engine::message::MessageId;
 use super::located::Located;
 use super::unit::Unit;
 use super::{claim, cursor, progress, signed, unsigned};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pg::columns::{Columns, arg};
 use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::pg::spi::Statement;
@@ -33,7 +33,7 @@ pub enum LockAttempt {
 /// transaction can write one. In REPEATABLE READ a newer state is error 40001.
 pub fn try_lock(at: &Located, place: RowLocation, under: &ActiveSnapshot) -> Result<LockAttempt> {
     match lock_if_newest(at, place, under)? {
-        LockAttempt::MovedOn => moved_on(),
+        LockAttempt::MovedOn => moved_on(|| cursor::position(&at.partition)),
         attempt => Ok(attempt),
     }
 }
@@ -62,10 +62,11 @@ pub fn lock_if_newest(
 }
 
 /// What follows from a state that is newer than the caller's snapshot: in REPEATABLE READ error
-/// 40001, for each new look would show the old state again.
-pub fn moved_on() -> Result<LockAttempt> {
+/// 40001, for each new look would show the old state again. `changed` says to the user what has
+/// changed.
+pub fn moved_on(changed: impl FnOnce() -> String) -> Result<LockAttempt> {
     match one_snapshot_per_transaction() {
-        true => Err(cursor::stale()),
+        true => Err(Error::conflict(&changed())),
         false => Ok(LockAttempt::MovedOn),
     }
 }
@@ -130,7 +131,7 @@ fn lock_one(id: u64, but_settled: bool, under: &ActiveSnapshot) -> Result<Option
         return Ok(holds.then_some(locked));
     }
     match one_snapshot_per_transaction() && exists_by_id(id)? {
-        true => Err(cursor::stale()),
+        true => Err(Error::conflict("The position of a consumer group")),
         false => Ok(None),
     }
 }
@@ -163,7 +164,7 @@ pub fn locate<'a>(
         let first = || first.unwrap_or_else(|| Cursor::new(start(group).clone()));
         let (revision, is_own, cursor) = progress::newest(signed(id), first, under)?;
         if one_snapshot_per_transaction() && progress::latest_revision(id)? != revision {
-            return Err(cursor::stale());
+            return Err(Error::conflict(&cursor::position(&partition)));
         }
         located.push(Located { id, group, partition, message, revision, is_own, cursor });
     }

@@ -35,7 +35,7 @@ pub fn newest(group: i64, under: &ActiveSnapshot) -> Result<Option<(i64, Discove
 }
 
 fn read(bytes: Vec<u8>) -> Result<Discovery> {
-    decode(&bytes, "the discovery state of a consumer group")
+    decode(&bytes, &DISCOVERIES, "the discovery state of a consumer group")
 }
 
 static APPEND: Statement = Statement::new(

@@ -49,6 +49,14 @@ impl Group {
         self.ordering.as_deref().unwrap_or(options.ordering()) != UNORDERED
     }
 
+    /// The group, of the queue called `queue`, as a sentence to the user begins with it.
+    pub fn title(&self, queue: &str) -> String {
+        match self.name.as_str() {
+            QUEUE_MODE => format!("Queue mode of queue \"{queue}\""),
+            name => format!("Consumer group \"{name}\" of queue \"{queue}\""),
+        }
+    }
+
     /// The state of a cursor of the group that has read nothing yet.
     pub fn first_state(&self) -> Cursor {
         Cursor::new(self.start.clone())
@@ -85,7 +93,7 @@ fn read(row: &impl Columns<Column>) -> Result<Group> {
         id: row.need(ID),
         name: row.need(NAME),
         registered_at: row.need::<At>(REGISTERED_AT).0,
-        start: decode(&row.need::<Vec<u8>>(START), "the start of a consumer group")?,
+        start: decode(&row.need::<Vec<u8>>(START), &GROUPS, "the start of a consumer group")?,
         initial: row.need(INITIAL),
         baseline: row.get(BASELINE),
         ordering: row.get(ORDERING),

@@ -67,9 +67,9 @@ pub fn insert(id: u64, lease: LeaseId, mut covered: Vec<Covered>, now: Moment) {
     }
 }
 
-/// What the set covers, ascending; nothing if there is no such set. In REPEATABLE READ, a set that
-/// was written after the transaction took its snapshot is an error.
-pub fn covered(id: u64) -> Result<Vec<Covered>> {
+/// What the set of `lease` covers, ascending; nothing if there is no such set. In REPEATABLE READ,
+/// a set that was written after the transaction took its snapshot is an error.
+pub fn covered(id: u64, lease: LeaseId) -> Result<Vec<Covered>> {
     let read = |row: SqlRow| {
         let message = row.get::<i64>(c"message_id").map(MessageId::from_sql);
         (unsigned(row.need(c"cursor_id")), message)
@@ -80,7 +80,7 @@ pub fn covered(id: u64) -> Result<Vec<Covered>> {
     if found.is_empty() && one_snapshot_per_transaction() {
         let latest: Vec<Covered> = ActiveSnapshot::latest_snapshot(find)?;
         if !latest.is_empty() {
-            return Err(Error::conflict("The lease"));
+            return Err(Error::conflict(&format!("Lease {lease}")));
         }
     }
     Ok(found)

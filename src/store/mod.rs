@@ -34,10 +34,15 @@ use queen_engine::codec;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result};
+use crate::pg::catalogue;
+use crate::pg::table::Table;
 
-/// Read a state that the engine has written.
-fn decode<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T> {
-    codec::decode(bytes).map_err(|_| Error::corrupt(format!("{what} does not read back")))
+/// Read a state that the engine has written, and that lies in `table`.
+fn decode<T: DeserializeOwned>(bytes: &[u8], table: &Table, what: &str) -> Result<T> {
+    codec::decode(bytes).map_err(|_| {
+        let table = catalogue::full_name(table.name);
+        Error::corrupt_in(&table, format!("{what} does not read back"))
+    })
 }
 
 /// An id as Rust counts it. It is stored as bigint, and never negative.

@@ -54,7 +54,7 @@ pub(super) fn newest(
     under: &ActiveSnapshot,
 ) -> Result<(i64, bool, Cursor)> {
     let read = |row: &Tuple| {
-        let state = decode(&row.need::<Vec<u8>>(STATE), "the state of a cursor");
+        let state = decode(&row.need::<Vec<u8>>(STATE), &PROGRESS, "the state of a cursor");
         (need_revision(row), row.is_own(), state)
     };
     match REVISIONS.end(&[Value::Int(id)], ScanEnd::End, under, read) {

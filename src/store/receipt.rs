@@ -72,7 +72,7 @@ pub fn find(cursor: u64, lease: LeaseId, under: &ActiveSnapshot) -> Result<Optio
     let key = [Value::Int(signed(cursor)), Value::Uuid(&lease.0)];
     BY_LEASE
         .end(&key, ScanEnd::Start, under, |row| {
-            decode(&row.need::<Vec<u8>>(BODY), "the receipt of a lease")
+            decode(&row.need::<Vec<u8>>(BODY), &RECEIPTS, "the receipt of a lease")
         })
         .transpose()
 }
@@ -85,7 +85,7 @@ pub fn find_of_claim(claim: u64, lease: LeaseId) -> Result<Option<(i64, String, 
     ActiveSnapshot::latest_snapshot(|under| {
         let read = |row: &Tuple| {
             let (group, partition) = row.get(GROUP_ID).zip(row.get(PARTITION))?;
-            let receipt = decode(&row.need::<Vec<u8>>(BODY), "the receipt of a lease");
+            let receipt = decode(&row.need::<Vec<u8>>(BODY), &RECEIPTS, "the receipt of a lease");
             Some(receipt.map(|receipt| (group, partition, receipt)))
         };
         BY_LEASE.end(&key, ScanEnd::Start, under, read).flatten().transpose()

@@ -30,7 +30,7 @@ pub(super) static NEWEST: Index =
 /// none.
 pub fn newest(queue: i64, under: &ActiveSnapshot) -> Result<(i64, Tally)> {
     let read = |row: &Tuple| {
-        let state = decode(&row.need::<Vec<u8>>(STATE), "the count of a queue")?;
+        let state = decode(&row.need::<Vec<u8>>(STATE), &TALLIES, "the count of a queue")?;
         Ok((row.need(REVISION), state))
     };
     NEWEST
@@ -55,11 +55,12 @@ pub fn is_as_seen(queue: i64, under: &ActiveSnapshot) -> Result<bool> {
     Ok(removed(under)? == ActiveSnapshot::latest_snapshot(removed)?)
 }
 
-/// Error 40001 if another transaction has written a count after `revision`.
-pub fn need_newest(queue: i64, revision: i64) -> Result<()> {
+/// Error 40001 if another transaction has written a count of the queue, which is called `name`,
+/// after `revision`.
+pub fn need_newest(queue: i64, name: &str, revision: i64) -> Result<()> {
     match is_newest(queue, revision)? {
         true => Ok(()),
-        false => Err(Error::conflict("The count of this queue")),
+        false => Err(Error::conflict(&format!("The message count of queue \"{name}\""))),
     }
 }
 
@@ -88,7 +89,7 @@ static ALL: Statement = Statement::new("SELECT state FROM queen_mq.tally", &[]);
 pub fn highest_xid() -> Result<u64> {
     let mut highest = 0;
     for row in ALL.run(&[]) {
-        let state: Tally = decode(&row.need::<Vec<u8>>(STATE), "the count of a queue")?;
+        let state: Tally = decode(&row.need::<Vec<u8>>(STATE), &TALLIES, "the count of a queue")?;
         highest = highest.max(state.reached());
     }
     Ok(highest)

@@ -48,7 +48,7 @@ pub fn seek(queue: &str, group: &str, partition: Option<&str>, mode: Mode) -> Re
         if let Some(moved) = moved {
             return Ok(moved);
         }
-        cursor_or_claim::moved_on()?;
+        cursor_or_claim::moved_on(|| found_group.title(queue))?;
         pgrx::check_for_interrupts!();
     }
 }

@@ -42,7 +42,7 @@ pub fn share_queue_and_group(
         if lookup::is_current(queue, group)? {
             return Ok(found);
         }
-        cursor_or_claim::moved_on()?;
+        cursor_or_claim::moved_on(|| group.title(&queue.name))?;
         pgrx::check_for_interrupts!();
     }
 }

@@ -120,7 +120,7 @@ fn create_cursor(
     // transaction holds, and a sweep creates a missing cursor before it removes messages that the
     // group has not read.
     if !tally::is_as_seen(queue.id, under)? {
-        cursor_or_claim::moved_on()?;
+        cursor_or_claim::moved_on(|| format!("The log of queue \"{}\"", queue.name))?;
         return Ok(ControlFlow::Break(PartitionResult::MovedOn));
     }
     Ok(ControlFlow::Continue(located))

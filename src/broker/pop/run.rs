@@ -146,7 +146,8 @@ impl<'a> PopRun<'a> {
     pub fn check_current(&mut self) -> Result<bool> {
         self.is_outdated = !lookup::is_current(self.context.queue, self.context.group)?;
         if self.is_outdated {
-            cursor_or_claim::moved_on()?;
+            let PopContext { queue, group, .. } = self.context;
+            cursor_or_claim::moved_on(|| group.title(&queue.name))?;
         }
         Ok(!self.is_outdated)
     }

@@ -93,7 +93,7 @@ pub fn lock_leases(leases: impl IntoIterator<Item = LeaseId>) -> Result<()> {
 fn covered_by(lease: LeaseId) -> Result<Vec<Covered>> {
     match lease.handle() {
         Some(Handle::Cursor(id)) => Ok(vec![(id, None)]),
-        Some(Handle::Set(id)) => lease_set::covered(id),
+        Some(Handle::Set(id)) => lease_set::covered(id, lease),
         None => Ok(Vec::new()),
     }
 }

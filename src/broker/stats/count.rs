@@ -143,9 +143,9 @@ impl ArrivalCount {
     }
 
     /// Error 40001 if another transaction has written a newer count since the snapshot, which can
-    /// be so in REPEATABLE READ.
-    pub fn need_newest(&self) -> Result<()> {
-        tally::need_newest(self.queue, self.revision)
+    /// be so in REPEATABLE READ. `name`: the queue's.
+    pub fn need_newest(&self, name: &str) -> Result<()> {
+        tally::need_newest(self.queue, name, self.revision)
     }
 
     /// Write the count. The caller holds the lock `tally` of the queue.

@@ -116,7 +116,9 @@ pub struct Unpacked {
 impl Unpacked {
     pub fn payload(&self, index: u16) -> Result<Jsonb> {
         let payload = self.payloads.get(usize::from(index));
-        payload.map(Jsonb::new).ok_or_else(|| Error::corrupt("a segment is shorter than its count"))
+        payload.map(Jsonb::new).ok_or_else(|| {
+            Error::corrupt_in("queen_mq.segment", "a segment is shorter than its count")
+        })
     }
 
     pub fn headers(&self, index: u16) -> Option<Jsonb> {
