@@ -19,8 +19,8 @@ pub fn register() {
     );
     GucRegistry::define_int_guc(
         c"queen_mq.sweep_interval",
-        c"How often the background worker tidies up.",
-        c"It comes earlier for a message that is due.",
+        c"How often the background worker sweeps.",
+        c"It sweeps earlier when a timer is due.",
         &SWEEP_INTERVAL,
         100,
         3_600_000,

@@ -87,8 +87,8 @@ unsafe fn is_atomic(fcinfo: pg_sys::FunctionCallInfo) -> bool {
 
 fn in_transaction() -> Error {
     Error::new(Code::ActiveSqlTransaction, "queen_wait can't run inside a transaction block")
-        .detail("It commits before it waits, so that it holds nothing meanwhile.")
-        .hint("CALL it by itself; inside of a transaction, use queen_pop with wait.")
+        .detail("It commits before it waits, so that it holds no snapshot and no lock.")
+        .hint("CALL it outside of a transaction block; inside one, use queen_pop with wait.")
 }
 
 /// Run `look` in a transaction that is over when this returns: the next one has no snapshot yet. An

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 
 use pgrx::bgworkers::DynamicBackgroundWorker;
+use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 use super::{pause, registry, start, take_signals};
@@ -38,7 +39,7 @@ pub extern "C-unwind" fn queen_mq_launcher(_argument: pg_sys::Datum) {
     loop {
         let now = clock::now();
         if now >= next_survey {
-            served().into_iter().for_each(registry::add);
+            served().into_iter().for_each(|(database, _)| registry::add(database));
             next_survey = now + SURVEY;
         }
         let wanted = wanted(&workers);
@@ -56,7 +57,7 @@ pub extern "C-unwind" fn queen_mq_launcher(_argument: pg_sys::Datum) {
                 true => {
                     *worker = start(database, own);
                     if worker.is_none() && *started_at == Moment::MIN {
-                        too_few_workers();
+                        too_few_workers(database);
                     }
                     *started_at = now;
                 }
@@ -78,21 +79,26 @@ fn wanted(workers: &Workers) -> Vec<pg_sys::Oid> {
     };
     if !wanted.iter().all(has_worker) {
         let served = served();
-        let (kept, gone): (Vec<_>, Vec<_>) =
-            wanted.into_iter().partition(|database| served.contains(database));
+        let is_served = |database: &pg_sys::Oid| served.iter().any(|(oid, _)| oid == database);
+        let (kept, gone): (Vec<_>, Vec<_>) = wanted.into_iter().partition(is_served);
         gone.into_iter().for_each(registry::remove);
         wanted = kept;
     }
     wanted
 }
 
-fn too_few_workers() {
-    ereport!(
-        PgLogLevel::WARNING,
+/// Warn that a database has no worker.
+fn too_few_workers(database: pg_sys::Oid) {
+    let name = served().into_iter().find(|(oid, _)| *oid == database);
+    let name = name.map_or_else(|| database.to_u32().to_string(), |(_, name)| name);
+    ErrorReport::new(
         PgSqlErrorCode::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
-        "queen_mq: no background worker is free for a database",
-        "Raise max_worker_processes, or name the databases to be served in queen_mq.databases."
-    );
+        format!("queen_mq: no background worker is free for database \"{name}\""),
+        "queen_mq_launcher",
+    )
+    .set_detail("All background workers of the server, max_worker_processes, are in use.")
+    .set_hint("Raise max_worker_processes, or name the databases to serve in queen_mq.databases.")
+    .report(PgLogLevel::WARNING);
 }
 
 fn is_alive(worker: Option<&DynamicBackgroundWorker>) -> bool {
@@ -100,9 +106,10 @@ fn is_alive(worker: Option<&DynamicBackgroundWorker>) -> bool {
     worker.is_some_and(|worker| matches!(worker.pid(), Ok(_) | Err(NotYetStarted)))
 }
 
-/// The databases that take connections, and that the settings say are to be served. The launcher is
-/// connected to no database, so it can't use SQL, and reads the catalogue by a scan.
-fn served() -> Vec<pg_sys::Oid> {
+/// The databases that take connections, and that the settings say are to be served, with their
+/// names. The launcher is connected to no database, so it can't use SQL, and reads the catalogue by
+/// a scan.
+fn served() -> Vec<(pg_sys::Oid, String)> {
     let mut found = Vec::new();
     // SAFETY: pg_database is a shared catalogue, whose rows begin with FormData_pg_database; scan
     // and transaction are ended on the way that returns, and with the process on an ERROR.
@@ -119,7 +126,7 @@ fn served() -> Vec<pg_sys::Oid> {
             let database = &*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
             let name = CStr::from_ptr(database.datname.data.as_ptr()).to_string_lossy();
             if database.datallowconn && !database.datistemplate && settings::serves(&name) {
-                found.push(database.oid);
+                found.push((database.oid, name.into_owned()));
             }
         }
         pg_sys::heap_endscan(scan);

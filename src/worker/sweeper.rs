@@ -9,7 +9,7 @@ use std::ffi::{CStr, CString};
 use std::panic::AssertUnwindSafe;
 
 use pgrx::PgTryBuilder;
-use pgrx::pg_sys::panic::CaughtError;
+use pgrx::pg_sys::panic::{CaughtError, ErrorReport};
 use pgrx::prelude::*;
 
 use super::{pause, registry, take_signals};
@@ -219,7 +219,18 @@ fn tell(what: &str, error: &CaughtError) {
         | PgSqlErrorCode::ERRCODE_INVALID_SCHEMA_NAME => {
             log!("queen_mq worker, {what}: {}", report.message());
         }
-        _ => warning!("queen_mq worker, {what}: {}", report.message()),
+        _ => {
+            let message = format!("queen_mq worker, {what}: {}", report.message());
+            let mut warning =
+                ErrorReport::new(PgSqlErrorCode::ERRCODE_WARNING, message, "queen_mq worker");
+            if let Some(detail) = report.detail() {
+                warning = warning.set_detail(detail);
+            }
+            if let Some(hint) = report.hint() {
+                warning = warning.set_hint(hint);
+            }
+            warning.report(PgLogLevel::WARNING);
+        }
     }
 }
 
