@@ -155,19 +155,15 @@ impl Error {
             .hint("Create the extension again.")
     }
 
-    /// 23502, in the words of PostgreSQL. `is_ours`: queen_mq made the column.
-    pub fn null_in(table: &CStr, column: &CStr, is_ours: bool) -> Self {
+    /// 23502, in the words of PostgreSQL: a column of ours was made NOT NULL by hand.
+    pub fn null_in(table: &CStr, column: &CStr) -> Self {
         let (table, column) = (table.to_string_lossy(), column.to_string_lossy());
         let what = format!(
             "null value in column \"{column}\" of relation \"{table}\" violates not-null constraint"
         );
-        let (detail, hint) = match is_ours {
-            true => ("queen_mq writes NULL there.", "Drop the NOT NULL constraint of the column."),
-            false => {
-                ("queen_mq does not know this column.", "Drop the column, or give it a default.")
-            }
-        };
-        Self::new(Code::NotNullViolation, what).detail(detail).hint(hint)
+        Self::new(Code::NotNullViolation, what)
+            .detail("queen_mq writes NULL to this column.")
+            .hint("Drop the NOT NULL constraint that was added by hand.")
     }
 
     /// 40001: another transaction changed what this transaction's snapshot still shows as it was.

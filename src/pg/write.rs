@@ -180,7 +180,8 @@ impl Writing {
         }
     }
 
-    /// What ExecConstraints does for a table whose only constraints are NOT NULL.
+    /// What ExecConstraints does for a table whose only constraints are NOT NULL. All its columns
+    /// are ours (see `relation::runs_code`).
     ///
     /// # Safety
     /// The slot holds a row for the table.
@@ -190,8 +191,7 @@ impl Writing {
             for (at, column) in relation::described(self.table.relation).iter().enumerate() {
                 if column.attnotnull && *(*slot).tts_isnull.add(at) {
                     let name = CStr::from_ptr(column.attname.data.as_ptr());
-                    let is_ours = self.table.attributes.contains(&column.attnum);
-                    Error::null_in(self.name, name, is_ours).raise();
+                    Error::null_in(self.name, name).raise();
                 }
             }
         }
