@@ -7,7 +7,6 @@ use super::args;
 use super::call::Call;
 use crate::broker::dead_letter;
 use crate::pg::clock;
-use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
 
 /// Move a dead letter to the tail of its partition, for its own group alone: payload, headers and
@@ -24,11 +23,10 @@ fn queen_dead_letter_replay(
     call: Call,
     dead_letter_id: Option<i64>,
 ) -> TableIterator<'static, (name!(message_id, i64), name!(transaction_id, String))> {
-    let (message, transaction_id) = (|| {
+    let (message, transaction_id) = call.answer(|| {
         let id = args::required("dead_letter_id", dead_letter_id)?;
         call.write(|| dead_letter::replay(id))
-    })()
-    .or_raise();
+    });
     TableIterator::once((message.to_sql(), transaction_id))
 }
 
@@ -46,13 +44,12 @@ fn queen_dead_letter_purge(
     consumer_group: default!(Option<&str>, "NULL"),
     older_than: default!(Option<Interval>, "NULL"),
 ) -> i64 {
-    (|| {
+    call.answer(|| {
         let queue = args::name("queue", queue)?;
         let group = consumer_group.map(|name| args::name("consumer_group", Some(name)));
         let group = group.transpose()?;
         let age = older_than.map(|age| args::length("older_than", age, 1, i64::MAX, "more than 0"));
         let before = age.transpose()?.map(|age| clock::now().saturating_sub(age));
         call.write(|| Ok(dead_letter::purge(queue, group, before)))
-    })()
-    .or_raise()
+    })
 }

@@ -10,7 +10,6 @@ use crate::broker::group::beginning::Mode;
 use crate::broker::group::{register, seek};
 use crate::error::{Error, Result};
 use crate::pg::clock;
-use crate::pg::raise::OrRaise;
 
 /// Register `consumer_group` on `queue`, by name: the queue need not exist. `mode` 'new' reads what
 /// commits after the snapshot of this call, 'all' everything retained; `start_at` reads what was
@@ -30,14 +29,13 @@ fn queen_subscribe(
     start_at: default!(Option<TimestampWithTimeZone>, "NULL"),
     ordering: default!(Option<&str>, "NULL"),
 ) -> bool {
-    (|| {
+    call.answer(|| {
         let queue = args::name("queue", queue)?;
         let group = args::name("consumer_group", consumer_group)?;
         let mode = subscription_mode(mode, start_at)?;
         ordering.map(args::ordering).transpose()?;
         call.write(|| register::subscribe(queue, group, mode, ordering))
-    })()
-    .or_raise()
+    })
 }
 
 /// Remove `consumer_group` (NULL: queue mode) from `queue`. The holder of one of its leases has
@@ -50,12 +48,11 @@ fn queen_subscribe(
 /// meanwhile others go on.
 #[pg_extern]
 fn queen_unsubscribe(call: Call, queue: Option<&str>, consumer_group: Option<&str>) -> bool {
-    (|| {
+    call.answer(|| {
         let queue = args::name("queue", queue)?;
         let group = args::group(consumer_group)?;
         call.write(|| register::unsubscribe(queue, group))
-    })()
-    .or_raise()
+    })
 }
 
 /// Move `consumer_group` (NULL: queue mode) of `queue`, in `partition` or in all: `to_position`
@@ -78,14 +75,13 @@ fn queen_seek(
     to_time: default!(Option<TimestampWithTimeZone>, "NULL"),
     partition: default!(Option<&str>, "NULL"),
 ) -> i32 {
-    (|| {
+    call.answer(|| {
         let queue = args::name("queue", queue)?;
         let group = args::group(consumer_group)?;
         let partition = partition.map(|name| args::name("partition", Some(name))).transpose()?;
         let mode = destination(to_position, to_time)?;
         call.write(|| Ok(seek::seek(queue, group, partition, mode)? as i32))
-    })()
-    .or_raise()
+    })
 }
 
 /// Where a new group begins, from a mode's name and a time, either of which may be missing.

@@ -58,7 +58,7 @@ fn queen_pop(
         name!(lease_expires_at, Option<TimestampWithTimeZone>),
     ),
 > {
-    let request = (|| {
+    let request = call.answer(|| {
         Ok(PopRequest {
             queue: args::name("queue", queue)?,
             group: args::group(consumer_group)?,
@@ -75,8 +75,7 @@ fn queen_pop(
                 .unwrap_or(0),
             mode: super::group::subscription_mode(subscription_mode, subscription_from)?,
         })
-    })()
-    .or_raise();
+    });
     let queue = request.queue.to_owned();
     let group = (request.group != QUEUE_MODE).then(|| request.group.to_owned());
     let deliveries = request::pop(&request, |look| call.write(look)).or_raise();

@@ -18,7 +18,6 @@ use crate::pg::allocator;
 use crate::pg::arrays::{BigintArray, TextArray};
 use crate::pg::clock;
 use crate::pg::datum::Jsonb;
-use crate::pg::raise::OrRaise;
 use crate::pg::result_rows::TableIterator;
 
 /// Settle messages of a lease: those of `message_ids` or of `transaction_ids` (not both), or all
@@ -53,7 +52,7 @@ fn queen_ack(
         name!(lease_released, bool),
     ),
 > {
-    let report = (|| {
+    let report = call.answer(|| {
         let lease = LeaseId(*args::required("lease_id", lease_id)?.as_bytes());
         let messages = args::given_elements::<i64>("message_ids", message_ids, &args::NAMES)?;
         let transactions =
@@ -90,8 +89,7 @@ fn queen_ack(
         };
         let items = allocator::list(targets.len(), targets.into_iter().map(item))?;
         call.write(|| settle_lease(lease, &items, false))
-    })()
-    .or_raise();
+    });
     let (settled, already, dead) = report.counts(|_| true);
     TableIterator::once((settled, already, dead, report.released))
 }
@@ -191,7 +189,7 @@ fn queen_settle(
         name!(outcome, &'static str),
     ),
 > {
-    let report = (|| {
+    let report = call.answer(|| {
         let lease = LeaseId(*args::required("lease_id", lease_id)?.as_bytes());
         let results = args::required("results", results)?;
         let text = super::json::text("results", results, &args::STATEMENTS)?;
@@ -207,8 +205,7 @@ fn queen_settle(
             ));
         }
         call.write(|| settle_lease(lease, &items, true))
-    })()
-    .or_raise();
+    });
     TableIterator::new(report.settled.into_iter().map(|s| {
         (s.message.to_sql(), s.transaction_id, s.partition.to_string(), outcome_name(s.outcome))
     }))
@@ -235,11 +232,10 @@ fn queen_extend(
     lease_id: Option<Uuid>,
     lease_time: default!(Option<Interval>, "NULL"),
 ) -> Option<TimestampWithTimeZone> {
-    let until = (|| {
+    let until = call.answer(|| {
         let lease = LeaseId(*args::required("lease_id", lease_id)?.as_bytes());
         let duration = lease_time.map(args::lease_time).transpose()?;
         call.write(|| extend_lease(lease, duration))
-    })()
-    .or_raise();
+    });
     clock::timestamp(until)
 }

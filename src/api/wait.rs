@@ -46,7 +46,7 @@ pub unsafe extern "C-unwind" fn queen_wait(fcinfo: pg_sys::FunctionCallInfo) -> 
             pgrx::pg_getarg::<Interval>(fcinfo, 2),
         )
     };
-    let is_ready = (|| {
+    let is_ready = call.answer(|| {
         let queue = args::name("queue", queue.as_deref())?;
         let group = args::group(group.as_deref())?;
         let timeout = args::required("timeout", timeout)?;
@@ -59,8 +59,7 @@ pub unsafe extern "C-unwind" fn queen_wait(fcinfo: pg_sys::FunctionCallInfo) -> 
             // A commit runs deferred constraints of the caller, which may fail.
             sqlstate::keep(|| Ok(commit_after(&call, look)))
         })
-    })()
-    .or_raise();
+    });
     // SAFETY: one column, as declared; the row is formed after the description that PostgreSQL has
     // for this call.
     unsafe {

@@ -11,8 +11,9 @@ use super::write::Writing;
 impl Table {
     /// Delete a row that this transaction has inserted.
     pub fn withdraw(&'static self, place: RowLocation) {
-        // SAFETY: in a transaction, with an active snapshot. The row is there, and no other transaction sees it. A command does not
-        // see rows that it has inserted itself, so the delete is the next command.
+        // SAFETY: in a transaction, with an active snapshot. The row is there, and no other
+        // transaction sees it. A command does not see rows that it has inserted itself, so the
+        // delete is the next command.
         unsafe {
             pg_sys::CommandCounterIncrement();
             let writing = Writing::begin(self, c"DELETE", pg_sys::CmdType::CMD_DELETE);

@@ -89,8 +89,8 @@ impl Writing {
         }
     }
 
-    /// Put the values into the slot: NULL for a column of the code that is not named, and the default
-    /// for a column that the code does not know.
+    /// Put the values into the slot: NULL for a column of the code that is not named, and the
+    /// default for a column that the code does not know.
     ///
     /// # Safety
     /// In the state's memory context; the slot is one of the table's.

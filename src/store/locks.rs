@@ -238,8 +238,8 @@ pub mod order {
         REACHED.set((spi::call_number(), place.min(reached())));
     }
 
-    /// A call within this one, by a trigger, has an order of its own. After it the outer call begins
-    /// anew, as far as the assertion knows.
+    /// A call within this one, by a trigger, has an order of its own. After it the outer call
+    /// begins anew, as far as the assertion knows.
     pub(super) fn will_wait(lock: Lock, mode: i32) {
         if cfg!(debug_assertions) && !lock.is_granted(mode) {
             let place = place_of(lock);
