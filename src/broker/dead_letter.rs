@@ -16,7 +16,7 @@ use crate::store::queue::Queue;
 use crate::store::replay::{self, Replay};
 use crate::store::seen_snapshot;
 use crate::store::segment::{self, NewSegment};
-use crate::wait::waiters::{self, Topic};
+use crate::wait::waiters::{self, PartitionHash, Topic};
 
 /// Move a dead letter to the tail of its partition, for its own group alone. Returns the new
 /// message and its transaction_id. Error 42704 if the letter, its queue or its group is not there.
@@ -32,7 +32,7 @@ pub fn replay(id: i64) -> Result<(MessageId, String)> {
 
 /// Push a dead letter again, for its group alone.
 fn push_again(queue: &Queue, group: &Group, letter: &Letter) -> MessageId {
-    waiters::touch(Topic::queue(&queue.name));
+    waiters::touch(Topic::queue(&queue.name), PartitionHash::of(&letter.partition));
     // The transaction id before the segment id: readers rely on this order.
     let xid = seen_snapshot::assign_xid(queue.identity);
     let segment = segment::append(NewSegment {

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::pg::clock::Moment;
 use crate::pg::random::random;
 use crate::store::timer;
-use crate::wait::waiters::{self, Topic};
+use crate::wait::waiters::{self, PartitionHash, Topic};
 
 /// A timer as it was scheduled.
 #[derive(Debug)]
@@ -27,7 +27,8 @@ pub struct Scheduled {
 /// not there and may not be created.
 pub fn schedule(key: &str, message: &Message, deliver_at: Moment) -> Result<Scheduled> {
     let queue = find_or_auto_create(&message.to.queue)?;
-    waiters::touch(Topic::queue(&queue.name));
+    // Of each group, one session learns of the moment, and moves the message when it is due.
+    waiters::touch(Topic::queue(&queue.name), PartitionHash::ANY);
     let given = message.transaction_id.clone();
     let transaction_id =
         given.unwrap_or_else(|| format!("timer-{:016x}{:016x}", random(), random()));

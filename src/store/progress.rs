@@ -18,7 +18,7 @@ use crate::pg::scan::{ScanEnd, Tuple};
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::spi::Statement;
 use crate::pg::table::{Index, table};
-use crate::wait::waiters::{self, Topic};
+use crate::wait::waiters::{self, PartitionHash, Topic};
 
 table! {
     PROGRESS = c"progress";
@@ -114,7 +114,7 @@ pub fn append(at: &Located, state: &Cursor, notice: Notice) {
     let announced = match notice {
         Notice::Leased => None,
         Notice::Ready { xid } => {
-            waiters::touch(Topic::group(at.group));
+            waiters::touch(Topic::group(at.group), PartitionHash::of(&at.partition));
             arg(signed(xid))
         }
     };

@@ -8,8 +8,9 @@ pub mod waiters;
 
 use pgrx::pg_sys;
 
+use crate::error::Result;
 use crate::pg::clock::{self, Moment, SECOND};
-use crate::wait::waiters::{Topic, WaiterSlot};
+use crate::wait::waiters::{WaiterSlot, Wanted};
 
 /// One call's wait for messages.
 pub struct Wait {
@@ -17,8 +18,8 @@ pub struct Wait {
     /// The next pause of a session that no commit wakes.
     pause_ms: i64,
     slot: Option<WaiterSlot>,
-    /// The topics for which a slot was asked, whether or not there was one.
-    asked_for: Option<(Topic, Option<Topic>)>,
+    /// What a slot was asked for, whether or not there was one.
+    asked_for: Option<Wanted>,
 }
 
 const FIRST_PAUSE_MS: i64 = 5;
@@ -48,19 +49,29 @@ impl Wait {
         clock::now() >= self.until
     }
 
-    /// Sleep after a look that has found nothing. `queue`, `group`: what to be woken for. `next`:
-    /// the moment at which something is there without a commit: a lease expires, a retry or a timer
-    /// is due. Cancellation, termination and shutdown end the sleep.
+    /// Run one look. A commit that comes after its beginning may have something that it does not see:
+    /// the session does not sleep then, before it has looked again.
+    pub fn look<T>(&self, look: impl FnOnce() -> Result<T>) -> Result<T> {
+        let Some(slot) = &self.slot else { return look() };
+        slot.arm();
+        let found = look()?;
+        slot.has_looked();
+        Ok(found)
+    }
+
+    /// Sleep after a look that has found nothing. `wanted`: what to be woken for. `next`: the moment
+    /// at which something is there without a commit: a lease expires, a retry or a timer is due.
+    /// Cancellation, termination and shutdown end the sleep.
     ///
-    /// Returns at once where it has just got a slot for these topics, which happens the first time,
-    /// and when the group has been registered in the meantime. The caller has to look once more
-    /// then: a commit after the last look, and before the slot, has not woken this session.
-    pub fn pause(&mut self, queue: Topic, group: Option<Topic>, next: Option<Moment>) {
-        if self.asked_for != Some((queue, group)) {
-            self.asked_for = Some((queue, group));
-            // Give the old slot back first: dropping a slot frees all slots of the session.
+    /// Returns at once where it has just got a slot, which happens the first time, and when the
+    /// group has been registered in the meantime. The caller has to look once more then: a commit
+    /// after the last look, and before the slot, has not woken this session.
+    pub fn pause(&mut self, wanted: Wanted, next: Option<Moment>) {
+        if self.asked_for != Some(wanted) {
+            self.asked_for = Some(wanted);
+            // Give the old slot back first: a session has one.
             self.slot = None;
-            self.slot = WaiterSlot::take(queue, group);
+            self.slot = WaiterSlot::take(&wanted);
             if self.slot.is_some() {
                 // SAFETY: the backend's own latch.
                 unsafe { pg_sys::ResetLatch(pg_sys::MyLatch) };
@@ -68,10 +79,10 @@ impl Wait {
             }
         }
         let now = clock::now();
-        let awake_at = match self.slot {
-            Some(_) => {
+        let awake_at = match &self.slot {
+            Some(slot) => {
                 let next = next.map_or(Moment::MAX, |next| next.max(now + 1000));
-                next.min(now + LONGEST_SLEEP)
+                slot.keep_time(next).min(now + LONGEST_SLEEP)
             }
             None => {
                 let pause = self.pause_ms;

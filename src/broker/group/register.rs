@@ -25,6 +25,7 @@ use crate::store::identity::Identity;
 use crate::store::queue::Queue;
 use crate::store::segment::news;
 use crate::store::{discovery, seen_snapshot, tally};
+use crate::wait::waiters::{self, PartitionHash, Topic};
 
 /// `queen_subscribe`: register `group` on `queue`, which need not exist. `ordering` is a checked
 /// name, or None: as the queue has it. False if the group exists, which then stays as it is. Waits
@@ -174,6 +175,10 @@ impl Registration {
         let Some(group) = group::register(queue, name, new, patience) else {
             return Ok(None);
         };
+        // Sessions that wait for the group know it by its name alone. After the commit they have to
+        // learn of its id, and after a rollback one of them has to register it.
+        waiters::touch_all(Topic::queue(queue));
+        waiters::touch_if_undone(Topic::queue(queue), PartitionHash::ANY);
         let revision = discovery::append(group.id, 0, &mut discovery);
         Ok(Some((group, (revision, discovery))))
     }

@@ -52,7 +52,7 @@ pub fn retire(queue: &Queue, located: &[Located]) {
 pub fn renumber(queue: &Queue, group: &Group) -> i64 {
     let id = group::renumber(group.id);
     replay::hand_over(queue.id, group.id, id);
-    waiters::touch(Topic::group(group.id));
+    waiters::touch_all(Topic::group(group.id));
     id
 }
 

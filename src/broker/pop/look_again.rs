@@ -13,7 +13,7 @@ use crate::pg::clock::{self, Moment, SECOND};
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::discovery;
 use crate::wait::Wait;
-use crate::wait::waiters::Topic;
+use crate::wait::waiters::{PartitionHash, Topic, Wanted};
 
 /// What a look in vain says of the next one.
 pub struct NextLook {
@@ -26,20 +26,28 @@ pub struct NextLook {
 /// What a look came to. `Break`: the call is over, with this.
 pub type LookResult<T> = Result<ControlFlow<T, NextLook>>;
 
-/// Look until a look ends the call. `is_last` tells `look` that the time is over at `until`: it
+/// Look until a look ends the call. `partition`: the one that the call waits for alone. `is_last` tells `look` that the time is over at `until`: it
 /// must end the call then.
 pub fn look_until<T>(
     queue: &str,
+    group: &str,
+    partition: Option<&str>,
     until: Moment,
     mut look: impl FnMut(bool) -> LookResult<T>,
 ) -> Result<T> {
     let mut wait = Wait::until(until);
     loop {
         let is_last = wait.is_over();
-        match look(is_last)? {
+        match wait.look(|| look(is_last))? {
             ControlFlow::Break(found) => return Ok(found),
             ControlFlow::Continue(next) => {
-                wait.pause(Topic::queue(queue), next.group.map(Topic::group), next.at);
+                let wanted = Wanted {
+                    queue: Topic::queue(queue),
+                    group: next.group.map(Topic::group),
+                    consumer: Topic::consumer(queue, group),
+                    partition: partition.map_or(PartitionHash::ANY, PartitionHash::of),
+                };
+                wait.pause(wanted, next.at);
             }
         }
     }
@@ -48,6 +56,9 @@ pub fn look_until<T>(
 /// How often a waiting call looks for messages that become old enough to be delivered: these have
 /// no moment of their own.
 const RIPENING: i64 = SECOND / 10;
+/// How often a waiting call looks for messages that another transaction has locked. Its end wakes
+/// the call, unless that transaction was prepared, or has given the lock back within the look.
+const LOCKED: i64 = SECOND / 10;
 /// The shortest time to a moment. Moments come in crowds, and what is due may be locked by another
 /// consumer of the group, so a waiting call looks at most this often for them.
 const SHORTEST: i64 = SECOND / 50;
@@ -59,14 +70,16 @@ impl NextLook {
     }
 
     /// For a look that has found this: at the next timer, the end of a lease, a retry, or when a
-    /// message may have become old enough.
-    pub fn after(found: &ForPop, under: &ActiveSnapshot) -> Self {
+    /// message may have become old enough. `met_lock`: or soon, since another transaction may give
+    /// messages back.
+    pub fn after(found: &ForPop, met_lock: bool, under: &ActiveSnapshot) -> Self {
         let now = clock::now();
         let group = found.group.as_ref().map(|group| group.id);
         let delay = found.queue.as_ref().map_or(0, |queue| queue.options.delay());
         let ripe = (delay > 0).then(|| now + delay.min(RIPENING));
         let due = group.and_then(|group| discovery::next_due(group, now, under));
-        let next = [found.next_timer, ripe, due].into_iter().flatten().min();
+        let unlocked = met_lock.then_some(now + LOCKED);
+        let next = [found.next_timer, ripe, due, unlocked].into_iter().flatten().min();
         Self { group, at: next.map(|next| next.max(now + SHORTEST)) }
     }
 }

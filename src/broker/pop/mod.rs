@@ -39,7 +39,7 @@ pub use self::context::PopLimits;
 pub use self::delivery::{Delivery, Unpacking};
 use self::ordered::OrderedPop;
 use self::run::{PartitionPop, PopResult, PopRun};
-use self::search::Search;
+use self::search::{PartitionResult, Search};
 use self::unordered::UnorderedPop;
 use crate::error::Result;
 use crate::pg::clock;
@@ -72,7 +72,7 @@ fn pop_by<P: PartitionPop>(context: &PopContext<'_>, results: ResultContext) -> 
     let mut partitions = P::default();
     if let Some(partition) = context.limits.partition {
         let result = partitions.pop_from(&mut run, partition)?;
-        run.note(&result);
+        run.note(partition, &result);
     }
     // In a partition that the caller has named, the search may know of claims.
     if context.limits.partition.is_none() || !P::ONE_TRY_IS_ALL {
@@ -94,10 +94,13 @@ fn search_and_pop<P: PartitionPop>(partitions: &mut P, run: &mut PopRun<'_>) -> 
             }
             if run.may_pop_from(&name) {
                 let result = partitions.pop_from(run, &name)?;
-                run.note(&result);
+                run.note(&name, &result);
                 search.resolve(&name, &result);
             }
         }
+    }
+    if let Some(name) = search.untried() {
+        run.leave(name);
     }
     search.close(run.has_written());
     Ok(())
@@ -107,13 +110,21 @@ fn is_done<P: PartitionPop>(run: &PopRun<'_>) -> bool {
     run.is_over() || (P::ONE_TRY_IS_ALL && run.has_all_partitions())
 }
 
-/// Whether a pop of one message would find one. Writes nothing, and waits for no lock.
-fn is_any_there(
+/// What a pop of one message would come to.
+#[derive(Default)]
+struct Peek {
+    is_any_there: bool,
+    /// Another transaction has messages locked, and may give them back.
+    met_lock: bool,
+}
+
+/// Look whether a pop of one message would find one. Writes nothing, and waits for no lock.
+fn peek(
     queue: &Queue,
     group: &Group,
     discovery: &(i64, Discovery),
     under: &ActiveSnapshot,
-) -> Result<bool> {
+) -> Result<Peek> {
     let context = PopContext::new(&PopLimits::ONE, queue, group, discovery, clock::now(), under);
     match group.is_ordered(&queue.options) {
         true => peek_by::<OrderedPop>(&context),
@@ -121,23 +132,24 @@ fn is_any_there(
     }
 }
 
-fn peek_by<P: PartitionPop>(context: &PopContext<'_>) -> Result<bool> {
+fn peek_by<P: PartitionPop>(context: &PopContext<'_>) -> Result<Peek> {
     let mut search = Search::open(context);
-    let mut is_there = false;
-    while !is_there {
+    let mut peek = Peek::default();
+    while !peek.is_any_there {
         let names = search.next(false, |_| true)?;
         if names.is_empty() {
             break;
         }
         for name in names {
             let result = P::peek(context, &name)?;
-            is_there = result.has_messages();
-            if is_there {
+            peek.met_lock |= matches!(result, PartitionResult::Locked);
+            peek.is_any_there = result.has_messages();
+            if peek.is_any_there {
                 break;
             }
             search.resolve(&name, &result);
         }
     }
     search.close(false);
-    Ok(is_there)
+    Ok(peek)
 }

@@ -6,9 +6,9 @@
 
 use std::ops::ControlFlow;
 
-use super::is_any_there;
 use super::look_again::{LookResult, NextLook, look_until};
 use super::request::find;
+use super::{Peek, peek};
 use crate::broker::group::beginning::Mode;
 use crate::broker::group::register::Registration;
 use crate::error::Result;
@@ -27,7 +27,7 @@ pub fn wait_until_ready(
     enter: impl Fn(&mut dyn FnMut() -> LookResult<bool>) -> LookResult<bool>,
 ) -> Result<bool> {
     let until = clock::now().saturating_add(timeout);
-    look_until(queue, until, |is_last| enter(&mut || look(queue, group, is_last)))
+    look_until(queue, group, None, until, |is_last| enter(&mut || look(queue, group, is_last)))
 }
 
 fn look(queue_name: &str, group_name: &str, is_last: bool) -> LookResult<bool> {
@@ -47,10 +47,11 @@ fn look(queue_name: &str, group_name: &str, is_last: bool) -> LookResult<bool> {
     ActiveSnapshot::new_snapshot(|under| {
         let has_timer =
             found.has_due_timer() && !timer::hold_due(queue.id, clock::now(), 1).is_empty();
-        let is_ready = has_timer || is_any_there(queue, group, &found.discovery, under)?;
+        let Peek { is_any_there, met_lock } = peek(queue, group, &found.discovery, under)?;
+        let is_ready = has_timer || is_any_there;
         Ok(match is_ready || is_last {
             true => ControlFlow::Break(is_ready),
-            false => ControlFlow::Continue(NextLook::after(&found, under)),
+            false => ControlFlow::Continue(NextLook::after(&found, met_lock, under)),
         })
     })
 }

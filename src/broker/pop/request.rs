@@ -21,6 +21,7 @@ use crate::pg::result_context::ResultContext;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::subtransaction::kept_if;
 use crate::settings;
+use crate::wait::waiters::{self, Topic};
 
 /// The arguments of a pop.
 pub struct PopRequest<'a> {
@@ -54,7 +55,8 @@ pub fn pop(
 ) -> Result<Vec<Delivery>> {
     let results = ResultContext::here();
     let mut pending = PendingRegistration::NotLooked;
-    look_until(request.queue, clock::now() + request.wait, |is_last| {
+    let (until, partition) = (clock::now() + request.wait, request.limits.partition);
+    look_until(request.queue, request.group, partition, until, |is_last| {
         enter(&mut || look(request, &mut pending, is_last, results))
     })
 }
@@ -79,10 +81,15 @@ fn look(
         // Messages that were moved into the log may be for other groups. These get them when this
         // transaction commits, so the call does not wait any longer.
         if is_last || has_written || !result.deliveries.is_empty() {
+            if request.wait > 0
+                && let (Some(group), Some(partition)) = (&found.group, result.left_in)
+            {
+                waiters::hand_on(Topic::group(group.id), partition);
+            }
             return Ok(ControlFlow::Break(result.deliveries));
         }
         return ActiveSnapshot::new_snapshot(|under| {
-            Ok(ControlFlow::Continue(NextLook::after(&found, under)))
+            Ok(ControlFlow::Continue(NextLook::after(&found, result.met_lock, under)))
         });
     }
 }
@@ -116,6 +123,10 @@ fn register_and_pop(
     let mut pop = || {
         if let Some(registration) = &registration {
             registration.clone().write_into(found, request.queue, request.group)?;
+            if found.group.is_none() {
+                // Another transaction is registering it.
+                return Ok(PopResult { met_lock: true, ..PopResult::default() });
+            }
         }
         move_due_and_pop(request, found, results)
     };
@@ -167,15 +178,17 @@ fn move_due_and_pop(
     };
     let moved = delayed::deliver_due(queue, found.next_timer, delayed::MOVED_BY_POP)?;
     let mut has_written = moved > 0;
+    let mut met_lock = false;
     for _ in 0..MOST_SNAPSHOTS {
         let result = pop_once(&request.limits, queue, group, &found.discovery, results)?;
         has_written |= result.has_written;
+        met_lock |= result.met_lock;
         if !result.deliveries.is_empty() || result.is_outdated || !result.has_moved_on {
-            return Ok(PopResult { has_written, ..result });
+            return Ok(PopResult { has_written, met_lock, ..result });
         }
         pgrx::check_for_interrupts!();
     }
-    Ok(PopResult { has_written, ..PopResult::default() })
+    Ok(PopResult { has_written, met_lock: true, ..PopResult::default() })
 }
 
 /// Snapshots that one look pops under, where other transactions are faster each time.

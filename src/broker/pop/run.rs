@@ -27,6 +27,7 @@ use crate::store::queue::DEAD_LETTER;
 use crate::store::segment::{Log, Stored};
 use crate::store::unit::Unit;
 use crate::store::{dead_letter, receipt};
+use crate::wait::waiters::{self, PartitionHash, Topic};
 
 /// What groups with order and groups without do differently.
 pub trait PartitionPop: Default {
@@ -55,6 +56,8 @@ pub struct PopRun<'a> {
     has_written: bool,
     is_outdated: bool,
     has_moved_on: bool,
+    met_lock: bool,
+    left_in: Option<PartitionHash>,
     /// Where the contents of deliveries are kept until their rows are returned.
     results: ResultContext,
 }
@@ -69,6 +72,10 @@ pub struct PopResult {
     pub is_outdated: bool,
     /// A partition was written by another transaction after the pop's snapshot.
     pub has_moved_on: bool,
+    /// Another transaction had messages locked, and may give them back.
+    pub met_lock: bool,
+    /// Where the pop has left messages that it could have had, if it knows of some.
+    pub left_in: Option<PartitionHash>,
 }
 
 /// The lease of one pop.
@@ -90,6 +97,8 @@ impl<'a> PopRun<'a> {
             has_written: false,
             is_outdated: false,
             has_moved_on: false,
+            met_lock: false,
+            left_in: None,
             results,
         }
     }
@@ -133,9 +142,19 @@ impl<'a> PopRun<'a> {
             && (wants_more_partitions || self.partitions.contains(partition))
     }
 
-    /// Take note of what a try came to.
-    pub fn note(&mut self, result: &PartitionResult) {
-        self.has_moved_on |= matches!(result, PartitionResult::MovedOn);
+    /// Take note of what a try of `name` came to.
+    pub fn note(&mut self, name: &str, result: &PartitionResult) {
+        match result {
+            PartitionResult::MovedOn => self.has_moved_on = true,
+            PartitionResult::Locked => self.met_lock = true,
+            PartitionResult::PoppedSome => self.leave(name),
+            _ => (),
+        }
+    }
+
+    /// There are messages under `name` that the pop leaves to other consumers.
+    pub fn leave(&mut self, name: &str) {
+        self.left_in = Some(PartitionHash::of(Unit::named(name).partition()));
     }
 
     /// Whether the group still is what it was when it was looked up. The caller has just locked a
@@ -226,6 +245,8 @@ impl<'a> PopRun<'a> {
         lease: Option<(LeaseId, i64)>,
     ) {
         self.has_written = true;
+        let group = Topic::group(self.context.group.id);
+        waiters::touch_if_undone(group, PartitionHash::of(partition));
         self.partitions.insert(partition.to_owned());
         let partition: Rc<str> = partition.into();
         let now = self.context.now;
@@ -248,12 +269,13 @@ impl<'a> PopRun<'a> {
 
     /// Write what the lease covers, and end the pop.
     pub fn finish(self) -> PopResult {
-        let Self { context, lease, deliveries, has_written, is_outdated, has_moved_on, .. } = self;
+        let Self { context, lease, deliveries, has_written, is_outdated, .. } = self;
+        let Self { has_moved_on, met_lock, left_in, .. } = self;
         if let Some((id, lease_id)) = lease.set.filter(|_| !lease.covered.is_empty()) {
             lease_set::insert(id, lease_id, lease.covered, context.now);
         }
         let is_outdated = is_outdated && deliveries.is_empty();
-        PopResult { deliveries, has_written, is_outdated, has_moved_on }
+        PopResult { deliveries, has_written, is_outdated, has_moved_on, met_lock, left_in }
     }
 
     fn write_state(&self, located: &Located, popped: &Popped) {

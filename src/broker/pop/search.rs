@@ -171,6 +171,11 @@ impl<'a> Search<'a> {
         self.resolved.insert(name.to_owned());
     }
 
+    /// A name that the search has found and that was not tried.
+    pub fn untried(&self) -> Option<&str> {
+        self.state.open.iter().find(|name| !self.tried.contains(*name))
+    }
+
     /// Read the next rows of each source.
     fn read_on(&mut self) {
         let segments = self.read_segments();

@@ -16,7 +16,7 @@ use crate::pg::random::random;
 use crate::store::admission;
 use crate::store::queue::Queue;
 use crate::store::timer::{self, Due, NewTimer};
-use crate::wait::waiters::{self, Topic};
+use crate::wait::waiters::{self, PartitionHash, Topic};
 
 /// How many due messages one pop moves into the log at most: its transaction holds them until it
 /// ends.
@@ -39,7 +39,8 @@ pub fn push_later(message: &Message, delay: i64) -> Result<Pushed> {
     {
         return Ok(Pushed::duplicate_of(Some(original), transaction_id));
     }
-    waiters::touch(Topic::queue(&queue.name));
+    // Of each group, one session learns of the moment, and moves the message when it is due.
+    waiters::touch(Topic::queue(&queue.name), PartitionHash::ANY);
     // No key that a user gives has control characters.
     let key = match window {
         0 => format!("\u{1}{}", random_id()),

@@ -1,0 +1,402 @@
+//! Which sessions wait for messages, and which of them a commit wakes. The list is in shared
+//! memory, so it is there only with the library preloaded. Without, nothing here does anything.
+//!
+//! A waiting session puts its latch on the list before it looks for messages. So a transaction that
+//! commits after that look finds the latch there, and sets it. A transaction notes what it brings:
+//! that it has pushed to a partition of a queue, or has left a partition ready for a group
+//! ([`touch`]). When it has committed and given up its locks, it goes through the list.
+//!
+//! **One for each.** What came in one partition is worth one look, not one of each waiting session.
+//! So a commit wakes one sleeping session of each group that waits for it; of sessions that wait for
+//! one partition alone, only one that waits for this partition. Three rules keep a wake-up from
+//! being lost:
+//!
+//! - A session that is awake counts as awake until it begins its next look ([`WaiterSlot::arm`]). A
+//!   commit that finds only such sessions wakes none: their next look has a snapshot that is newer.
+//!   From that moment on the session counts as asleep, and a commit during the look sets its latch.
+//! - A session that leaves the list while it counts as awake, or in the middle of the look that it
+//!   was woken for, hands the wake-up on to another one.
+//! - A pop that has got messages, and leaves some behind, hands a wake-up on ([`hand_on`]).
+//!
+//! **A timekeeper.** Some messages come without a commit: a lease expires, a retry or a timer is
+//! due. Of the sleeping sessions of a group only one sets its alarm for that, and hands it on when
+//! it leaves.
+//!
+//! A transaction that is rolled back gives back what it had locked. So a pop notes that as well
+//! ([`touch_if_undone`]). COMMIT PREPARED may run in another session, which knows nothing of the
+//! notes, so it wakes no session; waiting sessions look again every few seconds for this reason.
+//!
+//! An LWLock guards the list. It is held for one walk through the list, and nothing under it can
+//! fail or wait.
+
+mod notes;
+
+use std::cell::Cell;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pgrx::lwlock::PgLwLock;
+use pgrx::prelude::*;
+use pgrx::shmem::PGRXSharedMemory;
+use pgrx::{pg_shmem_init, pg_sys};
+
+pub use self::notes::{touch, touch_all, touch_if_undone};
+use crate::pg::clock::Moment;
+
+/// Sessions that can be on the list. A session that finds it full waits as without preload.
+const CAPACITY: usize = 1024;
+
+/// What a session waits for, as a hash. Where two topics have one hash, a commit may wake a session
+/// of the other one as well; that one finds nothing and sleeps on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Topic(u64);
+
+impl Topic {
+    /// Pushes to the queue of this name.
+    pub fn queue(name: &str) -> Self {
+        Self(hash(name))
+    }
+
+    /// Partitions that become ready for the group of this id.
+    pub fn group(id: i64) -> Self {
+        Self(hash(id))
+    }
+
+    /// A group of a queue, registered or not.
+    pub fn consumer(queue: &str, group: &str) -> Self {
+        Self(hash((queue, group)))
+    }
+}
+
+/// A partition of any queue, as a hash; or any partition.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PartitionHash(u64);
+
+impl PartitionHash {
+    pub const ANY: Self = Self(0);
+
+    pub fn of(name: &str) -> Self {
+        Self(hash(name) | 1)
+    }
+
+    /// Whether a session that waits for `self` is concerned by what came in `other`.
+    fn meets(self, other: Self) -> bool {
+        self == Self::ANY || other == Self::ANY || self == other
+    }
+}
+
+fn hash(what: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    // SAFETY: a plain global of the backend.
+    let database = unsafe { pg_sys::MyDatabaseId };
+    (database.to_u32(), what).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What a session waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    pub queue: Topic,
+    /// None as long as the group is not registered.
+    pub group: Option<Topic>,
+    /// Queue and group by their names: a commit wakes one session of each.
+    pub consumer: Topic,
+    /// The partition that it waits for alone; or any.
+    pub partition: PartitionHash,
+}
+
+/// What there is news of: a topic, and where.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct News {
+    topic: u64,
+    partition: PartitionHash,
+    /// Worth a look of each waiting session.
+    for_all: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Waiter {
+    /// The address of the session's latch.
+    latch: usize,
+    queue: u64,
+    /// The group's topic; 0 as long as the group is not registered.
+    group: u64,
+    /// Queue and group by their names.
+    consumer: u64,
+    /// The partition that the session waits for alone.
+    partition: PartitionHash,
+    /// It has been woken and has not begun its next look; and for which partition.
+    is_awake: bool,
+    woken_for: PartitionHash,
+    /// It was woken for this partition, and is in the look that this was for.
+    looks_for: Option<PartitionHash>,
+    /// It keeps the time for the sleeping sessions of its group and partition, or has when it woke.
+    is_timekeeper: bool,
+    /// When it wakes by itself, as the timekeeper.
+    alarm: Moment,
+}
+
+const UNUSED: Waiter = Waiter {
+    latch: 0,
+    queue: 0,
+    group: 0,
+    consumer: 0,
+    partition: PartitionHash::ANY,
+    is_awake: false,
+    woken_for: PartitionHash::ANY,
+    looks_for: None,
+    is_timekeeper: false,
+    alarm: Moment::MAX,
+};
+
+/// The list; the first `count` entries are in use.
+#[derive(Clone, Copy)]
+pub struct Waiters {
+    count: usize,
+    list: [Waiter; CAPACITY],
+}
+
+// SAFETY: plain values; a latch lies in shared memory at one address for all processes.
+unsafe impl PGRXSharedMemory for Waiters {}
+
+// SAFETY: no other lock of the server has this name.
+static WAITERS: PgLwLock<Waiters> = unsafe { PgLwLock::new(c"queen_mq waiters") };
+/// Set in the postmaster, and so in all its children.
+static IS_SHARED: AtomicBool = AtomicBool::new(false);
+
+/// Called in the postmaster, while it preloads the library: have shared memory for the list.
+pub fn set_up() {
+    pg_shmem_init!(WAITERS = Waiters { count: 0, list: [UNUSED; CAPACITY] });
+    IS_SHARED.store(true, Ordering::Relaxed);
+}
+
+fn is_shared() -> bool {
+    IS_SHARED.load(Ordering::Relaxed)
+}
+
+/// A session's entry on the list. Dropping it removes the entry; so does an ERROR, which drops it,
+/// and the end of the process.
+pub struct WaiterSlot(());
+
+impl WaiterSlot {
+    /// Enter this session. None without preload, or if the list is full.
+    pub fn take(wanted: &Wanted) -> Option<Self> {
+        if !is_shared() {
+            return None;
+        }
+        leave_at_exit();
+        let mut waiters = WAITERS.exclusive();
+        let free = waiters.count;
+        if free == CAPACITY {
+            return None;
+        }
+        waiters.list[free] = Waiter {
+            latch: own_latch(),
+            queue: wanted.queue.0,
+            group: wanted.group.map_or(0, |group| group.0),
+            consumer: wanted.consumer.0,
+            partition: wanted.partition,
+            ..UNUSED
+        };
+        waiters.count += 1;
+        Some(Self(()))
+    }
+
+    /// The session is about to take the snapshot of its next look: from now on a commit wakes it
+    /// again.
+    pub fn arm(&self) {
+        if let Some(own) = own(&mut WAITERS.exclusive()) {
+            own.looks_for = own.is_awake.then_some(own.woken_for);
+            own.is_awake = false;
+            own.woken_for = PartitionHash::ANY;
+            own.alarm = Moment::MAX;
+        }
+    }
+
+    /// The look has come to its end, and has used what the session was woken for.
+    pub fn has_looked(&self) {
+        if let Some(own) = own(&mut WAITERS.exclusive()) {
+            own.looks_for = None;
+        }
+    }
+
+    /// The session is about to sleep, and knows that there may be something at `next`. Returns when
+    /// it has to wake by itself: at `next`, if it is the timekeeper.
+    pub fn keep_time(&self, next: Moment) -> Moment {
+        let mut waiters = WAITERS.exclusive();
+        let Some(me) = own(&mut waiters).copied() else { return next };
+        let is_kept = waiters.used().iter().any(|other| {
+            other.latch != me.latch && other.is_like(&me) && !other.is_awake && other.alarm <= next
+        });
+        let alarm = if is_kept { Moment::MAX } else { next };
+        if let Some(own) = own(&mut waiters) {
+            (own.is_timekeeper, own.alarm) = (alarm != Moment::MAX, alarm);
+        }
+        alarm
+    }
+}
+
+impl Drop for WaiterSlot {
+    fn drop(&mut self) {
+        leave();
+    }
+}
+
+fn own_latch() -> usize {
+    // SAFETY: the address of the latch of this process's PGPROC.
+    unsafe { pg_sys::MyLatch as usize }
+}
+
+/// This session's entry.
+fn own(waiters: &mut Waiters) -> Option<&mut Waiter> {
+    let latch = own_latch();
+    let count = waiters.count;
+    waiters.list[..count].iter_mut().find(|waiter| waiter.latch == latch)
+}
+
+/// Remove this session's entry, and hand on what it was woken for, and the time that it kept.
+fn leave() {
+    let latch = own_latch();
+    let mut waiters = WAITERS.exclusive();
+    while let Some(place) = waiters.used().iter().position(|waiter| waiter.latch == latch) {
+        let gone = waiters.list[place];
+        waiters.count -= 1;
+        waiters.list[place] = waiters.list[waiters.count];
+        // An ERROR may have ended the look in the middle.
+        let unused = [gone.is_awake.then_some(gone.woken_for), gone.looks_for];
+        unused.into_iter().flatten().for_each(|partition| waiters.wake_another(&gone, partition));
+        if gone.is_timekeeper {
+            waiters.wake_one_like(&gone);
+        }
+    }
+}
+
+/// A pop of the group has left messages behind in a partition: wake one session for them.
+pub fn hand_on(group: Topic, partition: PartitionHash) {
+    if is_shared() {
+        WAITERS.exclusive().wake(News { topic: group.0, partition, for_all: false });
+    }
+}
+
+/// Wake all sessions that wait for `topic` at once, whether or not this transaction commits. For a
+/// caller that has held a lock for a moment: a pop that looked then found messages locked.
+pub fn wake_now(topic: Topic) {
+    if is_shared() {
+        let partition = PartitionHash::ANY;
+        WAITERS.exclusive().wake(News { topic: topic.0, partition, for_all: true });
+    }
+}
+
+fn wake_for_each(news: &[News]) {
+    if !news.is_empty() {
+        let mut waiters = WAITERS.exclusive();
+        news.iter().for_each(|news| waiters.wake(*news));
+    }
+}
+
+/// Groups of one queue that a commit tells apart. With more of them it wakes all sessions.
+const GROUPS: usize = 32;
+
+impl Waiters {
+    fn used(&self) -> &[Waiter] {
+        &self.list[..self.count]
+    }
+
+    /// Wake a sleeping session of each group that the news concerns, or all of them.
+    fn wake(&mut self, news: News) {
+        let mut served = [0; GROUPS];
+        let mut count = 0;
+        let mut for_all = news.for_all;
+        // Sessions that wait for any partition first: others have less to choose from.
+        for is_choosy in [false, true] {
+            for waiter in &mut self.list[..self.count] {
+                if waiter.is_choosy() != is_choosy || !waiter.is_concerned(&news) {
+                    continue;
+                }
+                if !for_all && served[..count].contains(&waiter.consumer) {
+                    continue;
+                }
+                // One that is awake, and has not begun its next look, will see the news in it.
+                if waiter.is_awake && !for_all {
+                    continue;
+                }
+                waiter.wake_for(news.partition);
+                if count == GROUPS {
+                    for_all = true;
+                } else {
+                    served[count] = waiter.consumer;
+                    count += 1;
+                }
+            }
+        }
+    }
+
+    /// Wake a sleeping session of a group for what another one of it has left unused.
+    fn wake_another(&mut self, gone: &Waiter, partition: PartitionHash) {
+        let is_next = |waiter: &&mut Waiter| {
+            waiter.consumer == gone.consumer
+                && !waiter.is_awake
+                && waiter.partition.meets(partition)
+        };
+        // One that waits for any partition, if there is one.
+        let waiters = &mut self.list[..self.count];
+        let next = match waiters.iter_mut().find(|w| !w.is_choosy() && is_next(w)) {
+            Some(waiter) => Some(waiter),
+            None => self.list[..self.count].iter_mut().find(is_next),
+        };
+        if let Some(waiter) = next {
+            waiter.wake_for(partition);
+        }
+    }
+
+    /// Wake a sleeping session that waits for what `gone` has waited for.
+    fn wake_one_like(&mut self, gone: &Waiter) {
+        let is_next = |waiter: &&mut Waiter| waiter.is_like(gone) && !waiter.is_awake;
+        if let Some(waiter) = self.list[..self.count].iter_mut().find(is_next) {
+            waiter.wake_for(PartitionHash::ANY);
+        }
+    }
+}
+
+impl Waiter {
+    fn is_choosy(&self) -> bool {
+        self.partition != PartitionHash::ANY
+    }
+
+    fn is_concerned(&self, news: &News) -> bool {
+        (self.queue == news.topic || self.group == news.topic)
+            && self.partition.meets(news.partition)
+    }
+
+    /// Whether both would wake at one moment.
+    fn is_like(&self, other: &Self) -> bool {
+        self.consumer == other.consumer && self.partition == other.partition
+    }
+
+    fn wake_for(&mut self, partition: PartitionHash) {
+        // Where it is woken twice before its next look, it hands on both at once.
+        let is_first = !self.is_awake || self.woken_for == partition;
+        self.woken_for = if is_first { partition } else { PartitionHash::ANY };
+        self.is_awake = true;
+        // SAFETY: a latch of a PGPROC, which stays where it is for as long as the server runs.
+        unsafe { pg_sys::SetLatch(self.latch as *mut pg_sys::Latch) };
+    }
+}
+
+thread_local! {
+    static LEAVES_AT_EXIT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// See that this process leaves the list when it ends: termination does not unwind, so it drops no
+/// slot.
+fn leave_at_exit() {
+    if !LEAVES_AT_EXIT.replace(true) {
+        // SAFETY: called once, as the process ends, while shared memory is still there.
+        unsafe { pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::null()) };
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn at_exit(_code: i32, _argument: pg_sys::Datum) {
+    leave();
+}

@@ -1,0 +1,131 @@
+//! What the open transaction brings, and whom its end wakes.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::c_void;
+
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+use super::{News, PartitionHash, Topic, is_shared, wake_for_each};
+
+/// Notes of one transaction that are told apart. With more of them, its end wakes all sessions that
+/// wait for a topic that it has noted.
+const TOLD_APART: usize = 64;
+
+thread_local! {
+    static WAKES_AT_END: Cell<bool> = const { Cell::new(false) };
+    /// For the commit of the open transaction.
+    static BROUGHT: RefCell<Vec<News>> = const { RefCell::new(Vec::new()) };
+    /// For a rollback of it, or of a part of it.
+    static HELD: RefCell<Vec<News>> = const { RefCell::new(Vec::new()) };
+    /// Of the transaction that has just ended, and has not given up its locks yet.
+    static ENDED: RefCell<Vec<News>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Note that this transaction has messages for `topic` in a partition: its commit wakes one session
+/// of each group that waits for them. Rolling back a subtransaction leaves the note, and so may
+/// wake a session in vain.
+pub fn touch(topic: Topic, partition: PartitionHash) {
+    BROUGHT.with_borrow_mut(|notes| note(notes, topic, partition));
+}
+
+/// Note that this transaction changes what all sessions that wait for `topic` may pop.
+pub fn touch_all(topic: Topic) {
+    BROUGHT.with_borrow_mut(|notes| {
+        note(notes, topic, PartitionHash::ANY);
+        widen(notes, topic);
+    });
+}
+
+/// Note that this transaction has locked or claimed messages of a partition for `topic`: if that is
+/// rolled back, another session may pop them.
+pub fn touch_if_undone(topic: Topic, partition: PartitionHash) {
+    HELD.with_borrow_mut(|notes| note(notes, topic, partition));
+}
+
+fn note(notes: &mut Vec<News>, topic: Topic, partition: PartitionHash) {
+    if !is_shared() {
+        return;
+    }
+    call_back_at_end();
+    let news = News { topic: topic.0, partition, for_all: false };
+    if notes.iter().any(|known| known.topic == topic.0 && (known.for_all || *known == news)) {
+        return;
+    }
+    match notes.len() < TOLD_APART {
+        true => notes.push(news),
+        false => {
+            notes.push(news);
+            widen(notes, topic);
+        }
+    }
+}
+
+/// Make of all notes of a topic one that is for all.
+fn widen(notes: &mut Vec<News>, topic: Topic) {
+    notes.retain(|known| known.topic != topic.0);
+    notes.push(News { topic: topic.0, partition: PartitionHash::ANY, for_all: true });
+}
+
+fn call_back_at_end() {
+    if !WAKES_AT_END.replace(true) {
+        // SAFETY: called once for this process; the callbacks are functions of this library, which
+        // stays loaded.
+        unsafe {
+            pg_sys::RegisterXactCallback(Some(at_end), std::ptr::null_mut());
+            pg_sys::RegisterSubXactCallback(Some(at_subtransaction), std::ptr::null_mut());
+            pg_sys::RegisterResourceReleaseCallback(Some(at_release), std::ptr::null_mut());
+        }
+    }
+}
+
+/// Keep the notes that the end of the transaction is for. Nothing here may fail.
+#[pg_guard]
+unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _argument: *mut c_void) {
+    use pg_sys::XactEvent::{XACT_EVENT_ABORT, XACT_EVENT_COMMIT, XACT_EVENT_PREPARE};
+    match event {
+        XACT_EVENT_COMMIT => {
+            drop(HELD.take());
+            ENDED.set(BROUGHT.take());
+        }
+        XACT_EVENT_ABORT => {
+            drop(BROUGHT.take());
+            ENDED.set(HELD.take());
+        }
+        XACT_EVENT_PREPARE => {
+            drop(BROUGHT.take());
+            drop(HELD.take());
+        }
+        _ => (),
+    }
+}
+
+/// A subtransaction that is rolled back gives up the locks that it took. Which of the notes it has
+/// made is not known, so all of them count, and stay.
+#[pg_guard]
+unsafe extern "C-unwind" fn at_subtransaction(
+    event: pg_sys::SubXactEvent::Type,
+    _own: pg_sys::SubTransactionId,
+    _parent: pg_sys::SubTransactionId,
+    _argument: *mut c_void,
+) {
+    if event == pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
+        HELD.with_borrow(|notes| wake_for_each(notes));
+    }
+}
+
+/// Wake the waiting sessions once the transaction has given up its locks, and has told other
+/// sessions of its changes of queues and groups. A pop that was woken before that could find the
+/// old state, or rows still locked, and would sleep on. Nothing here may fail.
+#[pg_guard]
+unsafe extern "C-unwind" fn at_release(
+    phase: pg_sys::ResourceReleasePhase::Type,
+    _is_commit: bool,
+    is_top_level: bool,
+    _argument: *mut c_void,
+) {
+    let after_locks = pg_sys::ResourceReleasePhase::RESOURCE_RELEASE_AFTER_LOCKS;
+    if is_top_level && phase == after_locks {
+        wake_for_each(&ENDED.take());
+    }
+}
