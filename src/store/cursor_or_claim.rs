@@ -27,10 +27,8 @@ pub enum LockAttempt {
     MovedOn,
 }
 
-/// Lock the row of a cursor or a claim, unless another transaction has locked it or has written a
-/// newer state. Never waits. It looks for a newer state before it locks, so as not to lock what
-/// another consumer has popped since the caller's snapshot; and once more after, when no other
-/// transaction can write one. In REPEATABLE READ a newer state is error 40001.
+/// [`lock_if_newest`] for a caller that acts upon the state that it has read, such as a pop: in
+/// REPEATABLE READ a newer state is error 40001.
 pub fn try_lock(at: &Located, place: RowLocation, under: &ActiveSnapshot) -> Result<LockAttempt> {
     match lock_if_newest(at, place, under)? {
         LockAttempt::MovedOn => moved_on(|| cursor::position(&at.partition)),
@@ -38,8 +36,13 @@ pub fn try_lock(at: &Located, place: RowLocation, under: &ActiveSnapshot) -> Res
     }
 }
 
-/// [`try_lock`] for a caller that can do without the lock: a newer state is no error, in REPEATABLE
-/// READ either.
+/// Lock the row of a cursor or a claim, unless another transaction has locked it or has written a
+/// newer state than the caller saw. Never waits. It looks for a newer state before it locks, so as
+/// not to lock what another consumer has popped since the caller's snapshot; and once more after,
+/// when no other transaction can write one.
+///
+/// A newer state is no error, in REPEATABLE READ either: this is for a caller that can leave the
+/// work to a later one, such as a fold.
 pub fn lock_if_newest(
     at: &Located,
     place: RowLocation,
@@ -71,16 +74,17 @@ pub fn moved_on(changed: impl FnOnce() -> String) -> Result<LockAttempt> {
     }
 }
 
-/// A cursor or a claim that this transaction has locked. The caller reads its state after this, in
-/// [`locate`].
+/// A cursor or a claim that this transaction has locked, or, by [`lock_unsettled`], a claim of a
+/// settled message, which it has not. The caller has its state read after this, by [`locate`].
 pub struct LockedCursor {
     pub id: u64,
     pub group: i64,
     pub partition: String,
+    /// Of a claim: its message, and the state that its own row tells.
     claim: Option<(MessageId, Cursor)>,
-    /// A claim that is settled was not locked: its last revision, whether that is this
-    /// transaction's, and its state.
-    last: Option<(i64, bool, Cursor)>,
+    /// Of a claim that is settled and so was not locked: its last revision, whether that is this
+    /// transaction's, and that state.
+    settled: Option<(i64, bool, Cursor)>,
 }
 
 /// Lock the row of a cursor or a claim, waiting for the transaction that has locked it. None if the
@@ -107,28 +111,30 @@ thread_local! {
     static WAS_CLAIM: Cell<bool> = const { Cell::new(false) };
 }
 
+/// `but_settled`: a claim of a settled message is not locked.
 fn lock_one(id: u64, but_settled: bool, under: &ActiveSnapshot) -> Result<Option<LockedCursor>> {
-    let find_claim = |is_time: bool| if is_time { claim::find(id, under) } else { None };
-    let early = find_claim(WAS_CLAIM.get());
+    let claims_come_first = WAS_CLAIM.get();
+    let early = if claims_come_first { claim::find(id, under) } else { None };
     if early.is_none()
         && let Some((group, partition, place)) = cursor::find(id, under)
     {
         WAS_CLAIM.set(false);
-        let locked = LockedCursor { id, group, partition, claim: None, last: None };
+        let locked = LockedCursor { id, group, partition, claim: None, settled: None };
         return Ok(cursor::lock(place, true, under).then_some(locked));
     }
-    if let Some(row) = early.or_else(|| find_claim(!WAS_CLAIM.get())) {
+    let late = || if claims_come_first { None } else { claim::find(id, under) };
+    if let Some(row) = early.or_else(late) {
         WAS_CLAIM.set(true);
-        let (message, first) = (row.message, row.first_state());
-        let last = match but_settled {
-            true => Some(progress::newest(signed(id), || first.clone(), under)?),
+        let (message, first_state) = (row.message, row.first_state());
+        let newest = match but_settled {
+            true => Some(progress::newest(signed(id), || first_state.clone(), under)?),
             false => None,
         };
-        let last = last.filter(|(_, _, state)| state.open() == 0);
+        let settled = newest.filter(|(_, _, state)| state.open() == 0);
         let claim::ClaimRow { group, partition, place, .. } = row;
-        let holds = last.is_some() || claim::lock(place, true, under);
-        let locked = LockedCursor { id, group, partition, claim: Some((message, first)), last };
-        return Ok(holds.then_some(locked));
+        let is_there = settled.is_some() || claim::lock(place, true, under);
+        let claim = Some((message, first_state));
+        return Ok(is_there.then_some(LockedCursor { id, group, partition, claim, settled }));
     }
     match one_snapshot_per_transaction() && exists_by_id(id)? {
         true => Err(Error::conflict("The position of a consumer group")),
@@ -154,15 +160,15 @@ pub fn locate<'a>(
     under: &ActiveSnapshot,
 ) -> Result<Vec<Located>> {
     let mut located = Vec::with_capacity(locked.len());
-    for LockedCursor { id, group, partition, claim, last } in locked {
-        let (message, first) = claim.unzip();
+    for LockedCursor { id, group, partition, claim, settled } in locked {
+        let (message, first_state) = claim.unzip();
         // A settled claim: its row was not locked, and may be gone.
-        if let Some((revision, is_own, cursor)) = last {
+        if let Some((revision, is_own, cursor)) = settled {
             located.push(Located { id, group, partition, message, revision, is_own, cursor });
             continue;
         }
-        let first = || first.unwrap_or_else(|| Cursor::new(start(group).clone()));
-        let (revision, is_own, cursor) = progress::newest(signed(id), first, under)?;
+        let first_state = || first_state.unwrap_or_else(|| Cursor::new(start(group).clone()));
+        let (revision, is_own, cursor) = progress::newest(signed(id), first_state, under)?;
         if one_snapshot_per_transaction() && progress::latest_revision(id)? != revision {
             return Err(Error::conflict(&cursor::position(&partition)));
         }

@@ -2,14 +2,22 @@
 //! transaction could lock. All of them are here. A call that waits for several takes them in this
 //! order, which debug builds assert ([`order`]):
 //!
-//! | lock | held whole by | shared by |
-//! |---|---|---|
-//! | [`registration`] of a group | the call that registers it | |
-//! | [`tally`] of a queue | a call that counts for it, or removes its messages | |
-//! | [`first_reads`] of a queue | purge, delete, change of ordering | see below |
-//! | [`first_reads_of`] a group | a seek of the group | see below |
-//! | [`discovery`] of a group | the pop that looks for new messages for it | |
-//! | [`claims`] of a partition | retention, in a group without order | |
+//! | lock | class | held whole by | shared by |
+//! |---|---|---|---|
+//! | [`registration`] of a group's name | `consumer_group` | the call that registers it | |
+//! | [`tally`] of a queue | `tally` | who counts for it, or removes its messages | |
+//! | [`first_reads`] of a queue | `queue` | purge, delete, change of ordering | creators, stayers |
+//! | [`first_reads_of`] a group | `cursor` | a seek of the group | creators, stayers |
+//! | [`discovery`] of a group | `discovery` | the pop whose search reads on early | |
+//! | [`claims`] of a partition | `claim` | retention, in a group without order | |
+//!
+//! Creators are calls that create a cursor or a claim: pops, folds, a seek of one partition.
+//! Stayers are calls during which the group must stay as it is: `queen_unsubscribe`, a replay of a
+//! dead letter, and, on the queue's lock alone, a seek. In a group without order a seek of one
+//! partition holds the group's lock whole.
+//!
+//! Retention only tries [`claims`]. A pop that has inserted claims takes nothing of that lock: it
+//! looks whether the lock is free.
 //!
 //! The table `identity`, which the first call after a restore locks, and the row of a queue that is
 //! configured or deleted are locked before them. Rows of groups, of cursors and claims (both
@@ -27,12 +35,14 @@
 //! row of the group instead. A call that has to see all cursors and claims takes one of the two
 //! locks whole, and the rows of the groups, before it takes its snapshot.
 //!
-//! A lock is an object lock. Its class is the OID of a relation of ours, and a key stands in place
-//! of the object. No function or statement of SQL takes such a lock (advisory locks are of another
-//! type, LOCK TABLE locks whole relations, DDL locks objects of the system catalogues), so no role
-//! can stop a queue with one. The locks are released at the end of the transaction, survive PREPARE
-//! TRANSACTION, and `pg_locks` shows their class as `classid::regclass`. Two names with one key
-//! share a lock, which costs a wait or a miss and nothing else.
+//! A lock is an object lock. Its class is the OID of a relation of ours, which the table names, and
+//! a key stands in place of the object. The row of a queue is another thing than the lock of the
+//! class `queue`: a row lock of PostgreSQL locks no object. No function or statement of SQL takes
+//! such a lock (advisory locks are of another type, LOCK TABLE locks whole relations, DDL locks
+//! objects of the system catalogues), so no role can stop a queue with one. The locks are released
+//! at the end of the transaction, survive PREPARE TRANSACTION, and `pg_locks` shows their class as
+//! `classid::regclass`. Two names with one key share a lock, which costs a wait or a miss and
+//! nothing else.
 //!
 //! All sessions share one lock table of fixed size. So a call takes a constant number of entries,
 //! whatever it covers: relations of ours and their indexes; one lock of each kind above, where the
@@ -91,12 +101,13 @@ pub fn first_reads_of(group: i64) -> Lock {
     Lock { class: c"cursor", key: group as u64 }
 }
 
-/// Looking for new messages for a group.
+/// Reading on for a group, in what its search for work reads, while it knows of partitions to try.
 pub fn discovery(group: i64) -> Lock {
     Lock { class: c"discovery", key: group as u64 }
 }
 
-/// Taking messages of a partition in a group without order.
+/// Claiming messages of a partition in a group without order: no consumer keeps a claim that it
+/// inserts there while another transaction holds this lock.
 pub fn claims(group: i64, partition: &str) -> Lock {
     let name = [&group.to_ne_bytes(), partition.as_bytes()].concat();
     Lock { class: c"claim", key: hash(&name) }

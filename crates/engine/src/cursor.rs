@@ -2,7 +2,7 @@
 //!
 //! Each message of the partition is in one of four states for the group:
 //!
-//! - **unread**: its segment lies beyond the position, or was brought by a hole;
+//! - **unread**: its segment lies beyond the position, or its transaction is in the holes;
 //! - **held** by a lease;
 //! - **waiting**: it has been read, no lease holds it, and it is not settled;
 //! - **settled**: completed, dead-lettered, dropped, or not meant for the group.

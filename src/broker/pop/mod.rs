@@ -110,6 +110,11 @@ fn is_done<P: PartitionPop>(run: &PopRun<'_>) -> bool {
     run.is_over() || (P::ONE_TRY_IS_ALL && run.has_all_partitions())
 }
 
+impl PartitionResult {
+    /// The answer of a peek where there are messages: it has popped none of them.
+    const FOUND: Self = Self::Popped;
+}
+
 /// What a pop of one message would come to.
 #[derive(Default)]
 struct Peek {

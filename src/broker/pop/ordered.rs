@@ -25,6 +25,8 @@ use crate::store::tally;
 pub struct OrderedPop;
 
 impl PartitionPop for OrderedPop {
+    /// A try reads as many messages as the pop still wants, and the search knows nothing smaller
+    /// than a partition.
     const ONE_TRY_IS_ALL: bool = true;
 
     fn locks_one_row(limits: &PopLimits<'_>) -> bool {
@@ -33,7 +35,7 @@ impl PartitionPop for OrderedPop {
 
     fn pop_from(&mut self, run: &mut PopRun<'_>, partition: &str) -> Result<PartitionResult> {
         let messages = match read(run.context, partition, run.missing())? {
-            PartitionRead::Nothing(result) => return Ok(result),
+            PartitionRead::NoMessage(result) => return Ok(result),
             PartitionRead::Messages(messages) => *messages,
         };
         let ReadMessages { cursor, pop, mut segments } = messages;
@@ -51,16 +53,17 @@ impl PartitionPop for OrderedPop {
 
     fn peek(context: &PopContext<'_>, partition: &str) -> Result<PartitionResult> {
         Ok(match read(context, partition, context.limits.batch)? {
-            PartitionRead::Nothing(result) => result,
-            PartitionRead::Messages(_) => PartitionResult::Popped,
+            PartitionRead::NoMessage(result) => result,
+            PartitionRead::Messages(_) => PartitionResult::FOUND,
         })
     }
 }
 
 /// What a partition has to deliver, as read without a lock.
 enum PartitionRead<'c> {
-    /// No message, and why.
-    Nothing(PartitionResult),
+    /// No message for this pop. The search is told that there is nothing, or nothing but messages
+    /// that are too young.
+    NoMessage(PartitionResult),
     Messages(Box<ReadMessages<'c>>),
 }
 
@@ -81,7 +84,7 @@ fn read<'c>(
     let found = cursor::status(group.id, &group.start, partition, under)?;
     let cursor = group.state_in(found.as_ref().map(|(located, _)| located));
     if let Readiness::At(_) = context.readiness(&cursor) {
-        return Ok(PartitionRead::Nothing(PartitionResult::Nothing));
+        return Ok(PartitionRead::NoMessage(PartitionResult::Nothing));
     }
     let log = context.log(partition, cursor.since);
     let max_deliveries = context.queue.options.max_deliveries();
@@ -93,12 +96,13 @@ fn read<'c>(
     }
     let too_young = |(segment, xid)| PartitionResult::TooYoung(segment, xid);
     let result = segments.held_back.map_or(PartitionResult::Nothing, too_young);
-    Ok(PartitionRead::Nothing(result))
+    Ok(PartitionRead::NoMessage(result))
 }
 
-/// Create the cursor of a partition that the group has not read yet. If that succeeds, the
-/// transaction keeps its shares of `first_reads` to its end; otherwise it gives them back. `Break`:
-/// the partition is not for this pop, and why.
+/// Create the cursor of a partition that the group has not read yet, under shares of `first_reads`.
+/// A transaction that has created a cursor keeps the shares to its end, also where it then finds
+/// that messages have been removed and delivers none. One that has created none gives them back.
+/// `Break`: the pop gets nothing from the partition, and this is what the search is told.
 fn create_cursor(
     run: &mut PopRun<'_>,
     partition: &str,

@@ -181,7 +181,9 @@ impl Log<'_> {
 pub(super) struct Leap {
     /// The transaction id of the first.
     pub(super) pusher: Option<u64>,
-    /// No other transaction has pushed between where the look began and this id.
+    /// From where the look began up to this id, and without it, no visible segment of the queue is
+    /// of any transaction. It is the pusher, or else the next of those that run; without either
+    /// there is no bound.
     pub(super) clear_below: u64,
 }
 

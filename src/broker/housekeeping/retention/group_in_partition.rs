@@ -24,8 +24,9 @@ pub struct GroupInPartition<'a> {
     ages: &'a Ages<'a>,
     partition: &'a str,
     under: &'a ActiveSnapshot,
-    /// The group's cursor, if it has read the partition, and the state that it is in otherwise.
+    /// The group's cursor, with where its row lies; None where it has none in the partition.
     found: Option<(Located, RowLocation)>,
+    /// The state of that cursor; without one, the state in which the group begins a partition.
     cursor: Cursor,
     /// In a group without order.
     claims: Option<SegmentClaims>,
@@ -51,11 +52,11 @@ impl<'a> GroupInPartition<'a> {
 
     /// What the group has done with the segment.
     pub fn status(&self, row: &News) -> SegmentStatus {
-        let read = match &self.claims {
+        let status = match &self.claims {
             Some(claims) => claims.status(row, &self.cursor, self.ages),
             None => self.status_ordered(row),
         };
-        read.unwrap_or_else(|| {
+        status.unwrap_or_else(|| {
             let is_old = self.cursor.since.is_some_and(|since| row.created_at < since);
             let is_others = row.only_group.is_some_and(|only| only != self.group.id);
             SegmentStatus::Unread { is_for_group: !is_old && !is_others }

@@ -76,7 +76,7 @@ impl PartitionPop for UnorderedPop {
                 Ok(result)
             }
             Unit::Claim { id, .. } => match read_claim(context, id)? {
-                ClaimState::Returned(_) => Ok(PartitionResult::Popped),
+                ClaimState::Returned(_) => Ok(PartitionResult::FOUND),
                 ClaimState::Busy | ClaimState::Unseen => Ok(PartitionResult::Nothing),
             },
         }
