@@ -41,10 +41,10 @@ pub struct Bundle {
     /// All acks of one lease are one settlement.
     pub acks: BTreeMap<LeaseId, Vec<(usize, SettleItem)>>,
     pub pushes: Vec<(usize, Message)>,
-    /// At most one of them writes a marker; others may check it.
+    /// For each marker at most one write; there may be checks of it as well.
     pub writes: Vec<(usize, NamedWrite)>,
     pub reads: Vec<(usize, NamedRead)>,
-    /// At most one of them is about a timer.
+    /// At most one for each timer.
     pub timers: Vec<(usize, NamedTimer)>,
     /// Leases that must be live.
     pub required: Vec<LeaseId>,
@@ -52,7 +52,7 @@ pub struct Bundle {
     pub now: Moment,
 }
 
-/// A write on a marker, or a check.
+/// A write on a marker; or a check, which writes nothing, and is refused as a write would be.
 pub struct NamedWrite {
     pub ns: String,
     pub key: String,
