@@ -18,7 +18,8 @@ const TABLES: [&str; 11] = [
     "lease_set",
 ];
 
-/// A step, the file it is in, and what it does to each table: R, L, I, D, or a space.
+/// A step, the file it is in, and what it does to each table: R, L, I, D, X for I and D, or a
+/// space.
 const STEPS: [(&str, &str, &str); 9] = [
     ("look up queue and group", "broker/lookup.rs", "RR         "),
     ("where the group has looked; next timer", "broker/lookup.rs", "  RR       "),
@@ -27,8 +28,8 @@ const STEPS: [(&str, &str, &str); 9] = [
     ("read the state of one of them", "broker/pop/ordered.rs", "      RR   "),
     ("read its log", "store/segment/log.rs", "     R     "),
     ("lock it; has it moved on?", "store/cursor_or_claim.rs", "      LR   "),
-    ("write its next state", "broker/pop/run.rs", "       III "),
-    ("keep the set, and what was learned", "broker/pop/run.rs, search.rs", "  I       I"),
+    ("write its next state", "broker/pop/run.rs", "       XXI "),
+    ("keep the set, and what was learned", "broker/pop/run.rs, search.rs", "  X       I"),
 ];
 
 const LEFT: f64 = 336.0;
@@ -37,7 +38,7 @@ const TOP: f64 = 138.0;
 const ROW: f64 = 50.0;
 
 pub fn draw() -> Picture {
-    let height = TOP + ROW * STEPS.len() as f64 + 112.0;
+    let height = TOP + ROW * STEPS.len() as f64 + 184.0;
     let mut canvas = Canvas::new(
         960.0,
         height,
@@ -57,13 +58,16 @@ pub fn draw() -> Picture {
         [("R", "read"), ("L", "lock the row, or pass by"), ("I", "insert"), ("D", "delete")];
     let mut x = 36.0;
     for (mark, meaning) in legend {
-        chip(&mut canvas, x, bottom, mark);
+        chip(&mut canvas, x, bottom, 28.0, mark);
         canvas.text(x + 38.0, bottom + 18.0, BODY, meaning);
         x += if mark == "L" { 250.0 } else { 118.0 };
     }
     let notes = &[
+        "A cursor that is not there yet is inserted, which locks it, under shares of first_reads.",
         "A receipt: of an expired lease whose messages it pops. A dead letter: at max_deliveries.",
-        "Where a pop finds nothing, it inserts and locks nothing, and takes no transaction id.",
+        "Deleted: older search states; with each 64th state of a cursor, old states and receipts.",
+        "A pop that finds nothing inserts nothing, locks no row, takes no transaction id. At most",
+        "it tries the lock discovery, to read on early.",
     ];
     canvas.lines(36.0, bottom + 52.0, BODY.in_colour(FAINT), notes);
     canvas.finish()
@@ -77,13 +81,19 @@ fn row(canvas: &mut Canvas, y: f64, step: &str, file: &str, marks: &str, is_shad
     canvas.text(36.0, y + 40.0, BODY.code().in_colour(FAINT), file);
     for (mark, place) in marks.chars().zip(0..) {
         if mark != ' ' {
-            let x = LEFT + f64::from(place) * COLUMN + 8.0;
-            chip(canvas, x, y + 12.0, &mark.to_string());
+            let x = LEFT + f64::from(place) * COLUMN;
+            match mark {
+                'X' => {
+                    chip(canvas, x, y + 12.0, 22.0, "I");
+                    chip(canvas, x + 24.0, y + 12.0, 22.0, "D");
+                }
+                _ => chip(canvas, x + 8.0, y + 12.0, 28.0, &mark.to_string()),
+            }
         }
     }
 }
 
-fn chip(canvas: &mut Canvas, x: f64, y: f64, mark: &str) {
+fn chip(canvas: &mut Canvas, x: f64, y: f64, width: f64, mark: &str) {
     let look = match mark {
         "R" => BLUISH,
         "L" => YELLOWISH,
@@ -91,6 +101,6 @@ fn chip(canvas: &mut Canvas, x: f64, y: f64, mark: &str) {
         "D" => REDDISH,
         _ => PLAIN,
     };
-    canvas.frame(area(x, y, 28.0, 26.0), look);
-    canvas.text(x + 14.0, y + 18.0, BODY.bold().centred(), mark);
+    canvas.frame(area(x, y, width, 26.0), look);
+    canvas.text(x + width / 2.0, y + 18.0, BODY.bold().centred(), mark);
 }

@@ -1,4 +1,4 @@
-//! Effect, marker and ack in one transaction: all three are there, or none.
+//! Effect, marker and ack in one transaction: after it all of them are there, or none.
 
 use crate::canvas::{
     Area, BLUISH, BODY, Canvas, FAINT, GREEN, GREENISH, INK, PLAIN, Picture, QUIET, RED, REDDISH,
@@ -15,8 +15,8 @@ pub fn draw() -> Picture {
         528.0,
         "Effect, marker and acknowledgement in one transaction",
         "A transaction inserts a charge, puts a marker and acknowledges the message. A commit \
-         makes all three rows true at one moment. A rollback leaves none, and the message comes \
-         again.",
+         makes all of that true at one moment. A rollback leaves none of it, and the message \
+         comes again.",
     );
     canvas.text(40.0, 50.0, BODY.large().bold(), "the consumer's transaction");
     canvas.text(420.0, 50.0, BODY.large().bold(), "rows it writes");
@@ -27,8 +27,8 @@ pub fn draw() -> Picture {
     canvas.panel(
         PROGRESS,
         YELLOWISH,
-        "queen_mq.progress",
-        &["the next state: settled;", "receipt: what the lease did"],
+        "progress, receipt",
+        &["the next state: settled;", "how the lease ended"],
     );
     for table in [CHARGES, MARKER, PROGRESS] {
         let y = table.y + 32.0;
@@ -64,7 +64,7 @@ fn ends(canvas: &mut Canvas) {
         good.x + 14.0,
         good.y + 54.0,
         BODY,
-        &["One commit record:", "all three rows are there", "at one moment."],
+        &["One commit record:", "effect, marker and ack", "are true at one moment."],
     );
     let bad = area(704.0, 234.0, 232.0, 132.0);
     canvas.frame(bad, REDDISH);
@@ -73,7 +73,7 @@ fn ends(canvas: &mut Canvas) {
         bad.x + 14.0,
         bad.y + 54.0,
         BODY,
-        &["None of the three.", "The lease ends by time;", "the message comes again."],
+        &["None of them is true.", "The lease ends by time;", "the message comes again."],
     );
     canvas.arrow(&[(CHARGES.right(), 114.0), (good.x - 3.0, 114.0)], GREEN);
     canvas.arrow(&[(PROGRESS.right(), 324.0), (bad.x - 3.0, 324.0)], RED);
