@@ -55,8 +55,8 @@ fn start(database: pg_sys::Oid, notify: i32) -> Option<DynamicBackgroundWorker> 
         .ok()
 }
 
-/// Start a worker for this database, which runs until [`sweeper`] says that it ends. Returns whether
-/// it was started: false where one is running, or no background worker can be had.
+/// Start a worker for this database, which runs until [`sweeper`] says that it ends. Returns
+/// whether it was started: false where one is running, or no background worker can be had.
 pub fn start_here() -> bool {
     // SAFETY: plain globals of the backend.
     let (database, own) = unsafe { (pg_sys::MyDatabaseId, pg_sys::MyProcPid) };
