@@ -4,6 +4,7 @@
 //! transaction that brings messages wakes the sleeping session when it commits ([`waiters`]).
 //! Without preload, or if too many sessions wait, the session looks again after pauses that grow.
 
+pub mod fresh;
 pub mod waiters;
 
 use pgrx::pg_sys;
@@ -35,6 +36,7 @@ pub fn register() {
     // SAFETY: a plain global of the process.
     if unsafe { pg_sys::process_shared_preload_libraries_in_progress } {
         waiters::set_up();
+        fresh::set_up();
     }
 }
 

@@ -43,10 +43,13 @@ use self::search::{PartitionResult, Search};
 use self::unordered::UnorderedPop;
 use crate::error::Result;
 use crate::pg::clock;
+use crate::pg::random::random;
 use crate::pg::result_context::ResultContext;
-use crate::pg::snapshot::ActiveSnapshot;
+use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::store::group::Group;
 use crate::store::queue::Queue;
+use crate::wait::fresh::Hints;
+use crate::wait::waiters::Topic;
 
 /// Pop under one new snapshot. `discovery`: the newest state of the group's search, with its
 /// revision.
@@ -58,31 +61,87 @@ fn pop_once(
     results: ResultContext,
 ) -> Result<PopResult> {
     let now = clock::now();
+    let hints = hints_for(limits, queue, group);
     ActiveSnapshot::new_snapshot(|under| {
         let context = PopContext::new(limits, queue, group, discovery, now, under);
         match group.is_ordered(&queue.options) {
-            true => pop_by::<OrderedPop>(&context, results),
-            false => pop_by::<UnorderedPop>(&context, results),
+            true => pop_by::<OrderedPop>(&context, hints, results),
+            false => pop_by::<UnorderedPop>(&context, hints, results),
         }
     })
 }
 
-fn pop_by<P: PartitionPop>(context: &PopContext<'_>, results: ResultContext) -> Result<PopResult> {
+/// One in this many pops searches first, and so finds what no hint is about.
+const SEARCH_EVERY: u64 = 16;
+/// Hints that a pop tries at most before it searches.
+const MOST_HINTS: usize = 8;
+
+/// Partitions that were pushed to, for the pop to try first. None in REPEATABLE READ, whose snapshot
+/// may be older than they are.
+fn hints_for(limits: &PopLimits<'_>, queue: &Queue, group: &Group) -> Option<Hints> {
+    let searches_first = limits.partition.is_some()
+        || queue.options.delay() > 0
+        || one_snapshot_per_transaction()
+        || random().is_multiple_of(SEARCH_EVERY);
+    match searches_first {
+        true => None,
+        false => Hints::before_snapshot(Topic::queue(&queue.name), Topic::group(group.id)),
+    }
+}
+
+fn pop_by<P: PartitionPop>(
+    context: &PopContext<'_>,
+    hints: Option<Hints>,
+    results: ResultContext,
+) -> Result<PopResult> {
     let mut run = PopRun::new(context, P::locks_one_row(context.limits), results);
     let mut partitions = P::default();
     if let Some(partition) = context.limits.partition {
         let result = partitions.pop_from(&mut run, partition)?;
         run.note(partition, &result);
     }
+    let mut tried = Vec::new();
+    if let Some(hints) = hints {
+        tried = follow(&hints, &mut partitions, &mut run)?;
+        if run.is_over() {
+            return Ok(run.finish());
+        }
+    }
     // In a partition that the caller has named, the search may know of claims.
     if context.limits.partition.is_none() || !P::ONE_TRY_IS_ALL {
-        search_and_pop(&mut partitions, &mut run)?;
+        search_and_pop(tried, &mut partitions, &mut run)?;
     }
     Ok(run.finish())
 }
 
-fn search_and_pop<P: PartitionPop>(partitions: &mut P, run: &mut PopRun<'_>) -> Result<()> {
+/// A partition that a hint was about, and what the try of it came to.
+type Tried = (String, PartitionResult);
+
+/// Try the partitions of hints, as long as the pop wants messages.
+fn follow<P: PartitionPop>(
+    hints: &Hints,
+    partitions: &mut P,
+    run: &mut PopRun<'_>,
+) -> Result<Vec<Tried>> {
+    let mut tried: Vec<Tried> = Vec::new();
+    while tried.len() < MOST_HINTS && !run.is_over() {
+        let Some(name) = hints.next() else { break };
+        if run.may_pop_from(&name) && tried.iter().all(|(known, _)| *known != name) {
+            let result = partitions.pop_from(run, &name)?;
+            run.note(&name, &result);
+            tried.push((name, result));
+        }
+    }
+    Ok(tried)
+}
+
+fn search_and_pop<P: PartitionPop>(
+    tried: Vec<Tried>,
+    partitions: &mut P,
+    run: &mut PopRun<'_>,
+) -> Result<()> {
     let mut search = Search::open(run.context);
+    tried.into_iter().for_each(|(name, result)| search.skip(name, &result));
     while !is_done::<P>(run) {
         let names = search.next(run.has_all_partitions(), |name| run.may_pop_from(name))?;
         if names.is_empty() {

@@ -176,6 +176,12 @@ impl<'a> Search<'a> {
         self.state.open.iter().find(|name| !self.tried.contains(*name))
     }
 
+    /// The pop has tried this name without the search. That came to `result`.
+    pub fn skip(&mut self, name: String, result: &PartitionResult) {
+        self.resolve(&name, result);
+        self.tried.insert(name);
+    }
+
     /// Read the next rows of each source.
     fn read_on(&mut self) {
         let segments = self.read_segments();

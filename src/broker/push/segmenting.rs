@@ -16,7 +16,7 @@ use crate::pg::clock;
 use crate::store::queue::Queue;
 use crate::store::segment::{self, Appending, NewSegment};
 use crate::store::{admission, seen_snapshot};
-use crate::wait::waiters::{self, PartitionHash, Topic};
+use crate::wait::waiters;
 
 /// Messages share a segment while its row fits into a page. PostgreSQL cuts a larger row into
 /// pieces and stores them elsewhere, each with an entry in an index. What is left of a page's 8160
@@ -30,7 +30,7 @@ pub fn push_to_partition(
     partition: &str,
     messages: &[&Message],
 ) -> Result<Vec<Pushed>> {
-    waiters::touch(Topic::queue(&queue.name), PartitionHash::of(partition));
+    waiters::touch_pushed(&queue.name, partition);
     let xid = seen_snapshot::assign_xid(queue.identity);
     let now = clock::now();
     let mut batch = PushBatch::new(messages);

@@ -40,7 +40,7 @@ use pgrx::prelude::*;
 use pgrx::shmem::PGRXSharedMemory;
 use pgrx::{pg_shmem_init, pg_sys};
 
-pub use self::notes::{touch, touch_all, touch_if_undone};
+pub use self::notes::{touch, touch_all, touch_if_undone, touch_pushed};
 use crate::pg::clock::Moment;
 
 /// Sessions that can be on the list. A session that finds it full waits as without preload.
@@ -49,7 +49,7 @@ const CAPACITY: usize = 1024;
 /// What a session waits for, as a hash. Where two topics have one hash, a commit may wake a session
 /// of the other one as well; that one finds nothing and sleeps on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Topic(u64);
+pub struct Topic(pub(super) u64);
 
 impl Topic {
     /// Pushes to the queue of this name.

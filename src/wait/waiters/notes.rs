@@ -6,6 +6,7 @@ use std::ffi::c_void;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
+use super::super::fresh;
 use super::{News, PartitionHash, Topic, is_shared, wake_for_each};
 
 /// Notes of one transaction that are told apart. With more of them, its end wakes all sessions that
@@ -18,6 +19,9 @@ thread_local! {
     static BROUGHT: RefCell<Vec<News>> = const { RefCell::new(Vec::new()) };
     /// For a rollback of it, or of a part of it.
     static HELD: RefCell<Vec<News>> = const { RefCell::new(Vec::new()) };
+    /// Partitions that the open transaction has pushed to, and those of one that has committed.
+    static PUSHED: RefCell<Vec<Push>> = const { RefCell::new(Vec::new()) };
+    static COMMITTED: RefCell<Vec<Push>> = const { RefCell::new(Vec::new()) };
     /// Of the transaction that has just ended, and has not given up its locks yet.
     static ENDED: RefCell<Vec<News>> = const { RefCell::new(Vec::new()) };
 }
@@ -27,6 +31,25 @@ thread_local! {
 /// wake a session in vain.
 pub fn touch(topic: Topic, partition: PartitionHash) {
     BROUGHT.with_borrow_mut(|notes| note(notes, topic, partition));
+}
+
+/// A queue, and a partition that was pushed to.
+type Push = (Topic, Box<str>);
+
+/// Note that this transaction has pushed to a partition: [`touch`], and a hint for pops.
+pub fn touch_pushed(queue: &str, partition: &str) {
+    if !is_shared() {
+        return;
+    }
+    let topic = Topic::queue(queue);
+    touch(topic, PartitionHash::of(partition));
+    PUSHED.with_borrow_mut(|pushed| {
+        let is_known =
+            || pushed.iter().any(|(known, name)| *known == topic && **name == *partition);
+        if pushed.len() < TOLD_APART && !is_known() {
+            pushed.push((topic, partition.into()));
+        }
+    });
 }
 
 /// Note that this transaction changes what all sessions that wait for `topic` may pop.
@@ -87,15 +110,13 @@ unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _argument: *m
         XACT_EVENT_COMMIT => {
             drop(HELD.take());
             ENDED.set(BROUGHT.take());
+            COMMITTED.set(PUSHED.take());
         }
         XACT_EVENT_ABORT => {
-            drop(BROUGHT.take());
+            drop((BROUGHT.take(), PUSHED.take()));
             ENDED.set(HELD.take());
         }
-        XACT_EVENT_PREPARE => {
-            drop(BROUGHT.take());
-            drop(HELD.take());
-        }
+        XACT_EVENT_PREPARE => drop((BROUGHT.take(), PUSHED.take(), HELD.take())),
         _ => (),
     }
 }
@@ -126,6 +147,7 @@ unsafe extern "C-unwind" fn at_release(
 ) {
     let after_locks = pg_sys::ResourceReleasePhase::RESOURCE_RELEASE_AFTER_LOCKS;
     if is_top_level && phase == after_locks {
+        COMMITTED.take().iter().for_each(|(queue, partition)| fresh::add(*queue, partition));
         wake_for_each(&ENDED.take());
     }
 }
