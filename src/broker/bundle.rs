@@ -11,11 +11,11 @@
 //! 3. transaction_ids that it pushes, by destinations ascending;
 //! 4. timers, ascending by queue and key.
 //!
-//! So of two bundles only one waits for the other, with one exception. A queue that is not there yet
-//! is created where a push or a timer first needs it. Two bundles that create two queues, one by a
-//! push and one by a timer, each the other way round, may deadlock: PostgreSQL ends one of them with
-//! 40P01. Within each step, a bundle may wait for a transaction that has locked the row. Markers are read at the end, without a lock, and show what
-//! the bundle has written.
+//! So of two bundles only one waits for the other, with one exception. A queue that is not there
+//! yet is created where a push or a timer first needs it. Two bundles that create two queues, one
+//! by a push and one by a timer, each the other way round, may deadlock: PostgreSQL ends one of
+//! them with 40P01. Within each step, a bundle may wait for a transaction that has locked the row.
+//! Markers are read at the end, without a lock, and show what the bundle has written.
 
 use std::collections::{BTreeMap, HashSet};
 

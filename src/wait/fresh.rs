@@ -28,7 +28,7 @@ const HINTS: usize = 128;
 const NAME: usize = 255;
 
 #[derive(Clone, Copy)]
-struct Hint {
+struct FreshPartition {
     length: u8,
     name: [u8; NAME],
 }
@@ -41,12 +41,12 @@ struct Ring {
     head: u64,
     /// Counts uses of the list, to find the ring that has not been used for longest.
     used_at: u64,
-    hints: [Hint; HINTS],
+    hints: [FreshPartition; HINTS],
 }
 
 /// A group, and the first hint that it has not been given.
 #[derive(Clone, Copy)]
-struct Reader {
+struct GroupPlace {
     group: u64,
     queue: u64,
     next: u64,
@@ -57,15 +57,15 @@ struct Reader {
 pub struct Fresh {
     uses: u64,
     rings: [Ring; QUEUES],
-    readers: [Reader; GROUPS],
+    readers: [GroupPlace; GROUPS],
 }
 
 // SAFETY: plain values.
 unsafe impl PGRXSharedMemory for Fresh {}
 
-const NO_HINT: Hint = Hint { length: 0, name: [0; NAME] };
-const NO_RING: Ring = Ring { queue: 0, head: 0, used_at: 0, hints: [NO_HINT; HINTS] };
-const NO_READER: Reader = Reader { group: 0, queue: 0, next: 0, used_at: 0 };
+const NO_PARTITION: FreshPartition = FreshPartition { length: 0, name: [0; NAME] };
+const NO_RING: Ring = Ring { queue: 0, head: 0, used_at: 0, hints: [NO_PARTITION; HINTS] };
+const NO_PLACE: GroupPlace = GroupPlace { group: 0, queue: 0, next: 0, used_at: 0 };
 
 // SAFETY: no other lock of the server has this name.
 static FRESH: PgLwLock<Fresh> = unsafe { PgLwLock::new(c"queen_mq fresh partitions") };
@@ -75,7 +75,7 @@ static IS_SHARED: AtomicBool = AtomicBool::new(false);
 /// Called in the postmaster, while it preloads the library: have shared memory for the hints.
 pub fn set_up() {
     pg_shmem_init!(
-        FRESH = Fresh { uses: 0, rings: [NO_RING; QUEUES], readers: [NO_READER; GROUPS] }
+        FRESH = Fresh { uses: 0, rings: [NO_RING; QUEUES], readers: [NO_PLACE; GROUPS] }
     );
     IS_SHARED.store(true, Ordering::Relaxed);
 }
@@ -98,8 +98,8 @@ pub(super) fn add(queue: Topic, partition: &str) {
     ring.head += 1;
 }
 
-/// The hints for one pop of a group: those that were there before its snapshot, so that it sees what
-/// they are about.
+/// The hints for one pop of a group: those that were there before its snapshot, so that it sees
+/// what they are about.
 pub struct Hints {
     queue: u64,
     group: u64,
@@ -154,12 +154,12 @@ impl Fresh {
     }
 
     /// The reader of a group; if there is none, a new one in place of the least used.
-    fn reader_of(&mut self, group: u64, now: u64) -> &mut Reader {
+    fn reader_of(&mut self, group: u64, now: u64) -> &mut GroupPlace {
         let known = self.readers.iter().position(|reader| reader.group == group);
         let place = known.unwrap_or_else(|| oldest(self.readers.iter().map(|one| one.used_at)));
         let reader = &mut self.readers[place];
         if known.is_none() {
-            *reader = Reader { group, ..NO_READER };
+            *reader = GroupPlace { group, ..NO_PLACE };
         }
         reader.used_at = now;
         reader

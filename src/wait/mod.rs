@@ -51,8 +51,8 @@ impl Wait {
         clock::now() >= self.until
     }
 
-    /// Run one look. A commit that comes after its beginning may have something that it does not see:
-    /// the session does not sleep then, before it has looked again.
+    /// Run one look. A commit that comes after its beginning may have something that it does not
+    /// see: the session does not sleep then, before it has looked again.
     pub fn look<T>(&self, look: impl FnOnce() -> Result<T>) -> Result<T> {
         let Some(slot) = &self.slot else { return look() };
         slot.arm();
@@ -61,9 +61,9 @@ impl Wait {
         Ok(found)
     }
 
-    /// Sleep after a look that has found nothing. `wanted`: what to be woken for. `next`: the moment
-    /// at which something is there without a commit: a lease expires, a retry or a timer is due.
-    /// Cancellation, termination and shutdown end the sleep.
+    /// Sleep after a look that has found nothing. `wanted`: what to be woken for. `next`: the
+    /// moment at which something is there without a commit: a lease expires, a retry or a timer is
+    /// due. Cancellation, termination and shutdown end the sleep.
     ///
     /// Returns at once where it has just got a slot, which happens the first time, and when the
     /// group has been registered in the meantime. The caller has to look once more then: a commit

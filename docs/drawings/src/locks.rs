@@ -125,7 +125,6 @@ fn bundle(canvas: &mut Canvas, y: f64) {
     let steps = [
         ("markers", "by (ns, key)"),
         ("cursors, claims", "by id"),
-        ("new queues", "by name"),
         ("transaction_ids", "by (queue, …, id)"),
         ("timers", "by (queue, key)"),
     ];

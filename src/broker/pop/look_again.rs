@@ -26,8 +26,8 @@ pub struct NextLook {
 /// What a look came to. `Break`: the call is over, with this.
 pub type LookResult<T> = Result<ControlFlow<T, NextLook>>;
 
-/// Look until a look ends the call. `partition`: the one that the call waits for alone. `is_last` tells `look` that the time is over at `until`: it
-/// must end the call then.
+/// Look until a look ends the call. `partition`: the one that the call waits for alone. `is_last`
+/// tells `look` that the time is over at `until`: it must end the call then.
 pub fn look_until<T>(
     queue: &str,
     group: &str,

@@ -76,8 +76,8 @@ const SEARCH_EVERY: u64 = 16;
 /// Hints that a pop tries at most before it searches.
 const MOST_HINTS: usize = 8;
 
-/// Partitions that were pushed to, for the pop to try first. None in REPEATABLE READ, whose snapshot
-/// may be older than they are.
+/// Partitions that were pushed to, for the pop to try first. None in REPEATABLE READ, where the
+/// snapshot may be older than they are.
 fn hints_for(limits: &PopLimits<'_>, queue: &Queue, group: &Group) -> Option<Hints> {
     let searches_first = limits.partition.is_some()
         || queue.options.delay() > 0

@@ -7,8 +7,8 @@
 //! ([`touch`]). When it has committed and given up its locks, it goes through the list.
 //!
 //! **One for each.** What came in one partition is worth one look, not one of each waiting session.
-//! So a commit wakes one sleeping session of each group that waits for it; of sessions that wait for
-//! one partition alone, only one that waits for this partition. Three rules keep a wake-up from
+//! So a commit wakes one sleeping session of each group that waits for it; of sessions that wait
+//! for one partition alone, only one that waits for this partition. Three rules keep a wake-up from
 //! being lost:
 //!
 //! - A session that is awake counts as awake until it begins its next look ([`WaiterSlot::arm`]). A
@@ -30,9 +30,9 @@
 //! fail or wait.
 
 mod notes;
+mod topic;
 
 use std::cell::Cell;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgrx::lwlock::PgLwLock;
@@ -41,73 +41,15 @@ use pgrx::shmem::PGRXSharedMemory;
 use pgrx::{pg_shmem_init, pg_sys};
 
 pub use self::notes::{touch, touch_all, touch_if_undone, touch_pushed};
+pub use self::topic::{PartitionHash, Topic, Wanted};
 use crate::pg::clock::Moment;
 
 /// Sessions that can be on the list. A session that finds it full waits as without preload.
 const CAPACITY: usize = 1024;
 
-/// What a session waits for, as a hash. Where two topics have one hash, a commit may wake a session
-/// of the other one as well; that one finds nothing and sleeps on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Topic(pub(super) u64);
-
-impl Topic {
-    /// Pushes to the queue of this name.
-    pub fn queue(name: &str) -> Self {
-        Self(hash(name))
-    }
-
-    /// Partitions that become ready for the group of this id.
-    pub fn group(id: i64) -> Self {
-        Self(hash(id))
-    }
-
-    /// A group of a queue, registered or not.
-    pub fn consumer(queue: &str, group: &str) -> Self {
-        Self(hash((queue, group)))
-    }
-}
-
-/// A partition of any queue, as a hash; or any partition.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct PartitionHash(u64);
-
-impl PartitionHash {
-    pub const ANY: Self = Self(0);
-
-    pub fn of(name: &str) -> Self {
-        Self(hash(name) | 1)
-    }
-
-    /// Whether a session that waits for `self` is concerned by what came in `other`.
-    fn meets(self, other: Self) -> bool {
-        self == Self::ANY || other == Self::ANY || self == other
-    }
-}
-
-fn hash(what: impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    // SAFETY: a plain global of the backend.
-    let database = unsafe { pg_sys::MyDatabaseId };
-    (database.to_u32(), what).hash(&mut hasher);
-    hasher.finish()
-}
-
-/// What a session waits for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
-    pub queue: Topic,
-    /// None as long as the group is not registered.
-    pub group: Option<Topic>,
-    /// Queue and group by their names: a commit wakes one session of each.
-    pub consumer: Topic,
-    /// The partition that it waits for alone; or any.
-    pub partition: PartitionHash,
-}
-
 /// What there is news of: a topic, and where.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct News {
+struct WakeUp {
     topic: u64,
     partition: PartitionHash,
     /// Worth a look of each waiting session.
@@ -274,7 +216,7 @@ fn leave() {
 /// A pop of the group has left messages behind in a partition: wake one session for them.
 pub fn hand_on(group: Topic, partition: PartitionHash) {
     if is_shared() {
-        WAITERS.exclusive().wake(News { topic: group.0, partition, for_all: false });
+        WAITERS.exclusive().wake(WakeUp { topic: group.0, partition, for_all: false });
     }
 }
 
@@ -283,11 +225,11 @@ pub fn hand_on(group: Topic, partition: PartitionHash) {
 pub fn wake_now(topic: Topic) {
     if is_shared() {
         let partition = PartitionHash::ANY;
-        WAITERS.exclusive().wake(News { topic: topic.0, partition, for_all: true });
+        WAITERS.exclusive().wake(WakeUp { topic: topic.0, partition, for_all: true });
     }
 }
 
-fn wake_for_each(news: &[News]) {
+fn wake_for_each(news: &[WakeUp]) {
     if !news.is_empty() {
         let mut waiters = WAITERS.exclusive();
         news.iter().for_each(|news| waiters.wake(*news));
@@ -303,7 +245,7 @@ impl Waiters {
     }
 
     /// Wake a sleeping session of each group that the news concerns, or all of them.
-    fn wake(&mut self, news: News) {
+    fn wake(&mut self, news: WakeUp) {
         let mut served = [0; GROUPS];
         let mut count = 0;
         let mut for_all = news.for_all;
@@ -363,7 +305,7 @@ impl Waiter {
         self.partition != PartitionHash::ANY
     }
 
-    fn is_concerned(&self, news: &News) -> bool {
+    fn is_concerned(&self, news: &WakeUp) -> bool {
         (self.queue == news.topic || self.group == news.topic)
             && self.partition.meets(news.partition)
     }

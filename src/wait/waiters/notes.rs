@@ -7,7 +7,7 @@ use pgrx::pg_sys;
 use pgrx::prelude::*;
 
 use super::super::fresh;
-use super::{News, PartitionHash, Topic, is_shared, wake_for_each};
+use super::{PartitionHash, Topic, WakeUp, is_shared, wake_for_each};
 
 /// Notes of one transaction that are told apart. With more of them, its end wakes all sessions that
 /// wait for a topic that it has noted.
@@ -16,14 +16,14 @@ const TOLD_APART: usize = 64;
 thread_local! {
     static WAKES_AT_END: Cell<bool> = const { Cell::new(false) };
     /// For the commit of the open transaction.
-    static BROUGHT: RefCell<Vec<News>> = const { RefCell::new(Vec::new()) };
+    static BROUGHT: RefCell<Vec<WakeUp>> = const { RefCell::new(Vec::new()) };
     /// For a rollback of it, or of a part of it.
-    static HELD: RefCell<Vec<News>> = const { RefCell::new(Vec::new()) };
+    static HELD: RefCell<Vec<WakeUp>> = const { RefCell::new(Vec::new()) };
     /// Partitions that the open transaction has pushed to, and those of one that has committed.
     static PUSHED: RefCell<Vec<Push>> = const { RefCell::new(Vec::new()) };
     static COMMITTED: RefCell<Vec<Push>> = const { RefCell::new(Vec::new()) };
     /// Of the transaction that has just ended, and has not given up its locks yet.
-    static ENDED: RefCell<Vec<News>> = const { RefCell::new(Vec::new()) };
+    static ENDED: RefCell<Vec<WakeUp>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Note that this transaction has messages for `topic` in a partition: its commit wakes one session
@@ -66,12 +66,12 @@ pub fn touch_if_undone(topic: Topic, partition: PartitionHash) {
     HELD.with_borrow_mut(|notes| note(notes, topic, partition));
 }
 
-fn note(notes: &mut Vec<News>, topic: Topic, partition: PartitionHash) {
+fn note(notes: &mut Vec<WakeUp>, topic: Topic, partition: PartitionHash) {
     if !is_shared() {
         return;
     }
     call_back_at_end();
-    let news = News { topic: topic.0, partition, for_all: false };
+    let news = WakeUp { topic: topic.0, partition, for_all: false };
     if notes.iter().any(|known| known.topic == topic.0 && (known.for_all || *known == news)) {
         return;
     }
@@ -85,9 +85,9 @@ fn note(notes: &mut Vec<News>, topic: Topic, partition: PartitionHash) {
 }
 
 /// Make of all notes of a topic one that is for all.
-fn widen(notes: &mut Vec<News>, topic: Topic) {
+fn widen(notes: &mut Vec<WakeUp>, topic: Topic) {
     notes.retain(|known| known.topic != topic.0);
-    notes.push(News { topic: topic.0, partition: PartitionHash::ANY, for_all: true });
+    notes.push(WakeUp { topic: topic.0, partition: PartitionHash::ANY, for_all: true });
 }
 
 fn call_back_at_end() {

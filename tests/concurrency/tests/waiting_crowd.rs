@@ -1,4 +1,5 @@
-//! Many sessions wait for one queue: what comes wakes as many as it is worth, and no wake-up is lost.
+//! Many sessions wait for one queue: what comes wakes as many as it is worth, and no wake-up is
+//! lost.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +8,8 @@ use queen_tests::{
     Ack, Fails, Message, Pop, Push, Session, TestDb, complete, eventually, n, numbers,
 };
 
-/// Far longer than a wake-up takes on a busy machine, and shorter than the longest sleep of a waiter,
-/// after which it would look without being woken.
+/// Far longer than a wake-up takes on a busy machine, and shorter than the longest sleep of a
+/// waiter, after which it would look without being woken.
 const SOON: Duration = Duration::from_millis(3000);
 
 fn pop() -> Pop {
