@@ -9,7 +9,8 @@
 //! A hint is no promise: the message may have been popped, or its partition be leased, and hints
 //! are lost when there are many, when the transaction was prepared, or when the session that got
 //! one rolls back. What is missed is found by the search, which every pop makes that gets nothing
-//! from hints, and some pops make first ([`crate::broker::pop`] decides that).
+//! from hints, and some pops make first. A group with a backlog gets no hints for a while, so that
+//! its pops go on with what has waited for longest. (`broker::pop` decides both.)
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,11 +20,14 @@ use pgrx::shmem::PGRXSharedMemory;
 use pgrx::{pg_shmem_init, pg_sys};
 
 use super::waiters::Topic;
+use crate::pg::clock::{Moment, SECOND};
 
 /// Queues that have hints, groups that get some, and hints that a queue keeps.
 const QUEUES: usize = 32;
 const GROUPS: usize = 256;
 const HINTS: usize = 128;
+/// For how long a group with a backlog gets no hints.
+const PAUSE: i64 = SECOND;
 /// Bytes of the longest name of a partition.
 const NAME: usize = 255;
 
@@ -51,6 +55,8 @@ struct GroupPlace {
     queue: u64,
     next: u64,
     used_at: u64,
+    /// No hints before this moment: the group has a backlog.
+    paused_until: Moment,
 }
 
 #[derive(Clone, Copy)]
@@ -65,7 +71,8 @@ unsafe impl PGRXSharedMemory for Fresh {}
 
 const NO_PARTITION: FreshPartition = FreshPartition { length: 0, name: [0; NAME] };
 const NO_RING: Ring = Ring { queue: 0, head: 0, used_at: 0, hints: [NO_PARTITION; HINTS] };
-const NO_PLACE: GroupPlace = GroupPlace { group: 0, queue: 0, next: 0, used_at: 0 };
+const NO_PLACE: GroupPlace =
+    GroupPlace { group: 0, queue: 0, next: 0, used_at: 0, paused_until: 0 };
 
 // SAFETY: no other lock of the server has this name.
 static FRESH: PgLwLock<Fresh> = unsafe { PgLwLock::new(c"queen_mq fresh partitions") };
@@ -107,8 +114,9 @@ pub struct Hints {
 }
 
 impl Hints {
-    /// To be called before the snapshot is taken. None without preload.
-    pub fn before_snapshot(queue: Topic, group: Topic) -> Option<Self> {
+    /// To be called before the snapshot is taken. None without preload, or if the group has a
+    /// backlog.
+    pub fn before_snapshot(queue: Topic, group: Topic, at: Moment) -> Option<Self> {
         if !is_shared() {
             return None;
         }
@@ -120,7 +128,19 @@ impl Hints {
         if reader.queue != queue.0 || reader.next > head {
             (reader.queue, reader.next) = (queue.0, head);
         }
-        Some(Self { queue: queue.0, group: group.0, end: head })
+        let is_paused = at < reader.paused_until && reader.paused_until <= at + PAUSE;
+        (!is_paused).then_some(Self { queue: queue.0, group: group.0, end: head })
+    }
+
+    /// The group has a backlog: without a pause, its pops would go on with what comes in, and leave
+    /// what has waited for longer.
+    pub fn pause(group: Topic, at: Moment) {
+        if is_shared() {
+            let mut fresh = FRESH.exclusive();
+            if let Some(place) = fresh.readers.iter_mut().find(|place| place.group == group.0) {
+                place.paused_until = at + PAUSE;
+            }
+        }
     }
 
     /// The next partition, which no other pop of the group has been given.

@@ -42,7 +42,7 @@ use self::run::{PartitionPop, PopResult, PopRun};
 use self::search::{PartitionResult, Search};
 use self::unordered::UnorderedPop;
 use crate::error::Result;
-use crate::pg::clock;
+use crate::pg::clock::{self, Moment};
 use crate::pg::random::random;
 use crate::pg::result_context::ResultContext;
 use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
@@ -61,7 +61,7 @@ fn pop_once(
     results: ResultContext,
 ) -> Result<PopResult> {
     let now = clock::now();
-    let hints = hints_for(limits, queue, group);
+    let hints = hints_for(limits, queue, group, now);
     ActiveSnapshot::new_snapshot(|under| {
         let context = PopContext::new(limits, queue, group, discovery, now, under);
         match group.is_ordered(&queue.options) {
@@ -72,20 +72,20 @@ fn pop_once(
 }
 
 /// One in this many pops searches first, and so finds what no hint is about.
-const SEARCH_EVERY: u64 = 16;
+const SEARCH_EVERY: u64 = 64;
 /// Hints that a pop tries at most before it searches.
 const MOST_HINTS: usize = 8;
 
 /// Partitions that were pushed to, for the pop to try first. None in REPEATABLE READ, where the
 /// snapshot may be older than they are.
-fn hints_for(limits: &PopLimits<'_>, queue: &Queue, group: &Group) -> Option<Hints> {
+fn hints_for(limits: &PopLimits<'_>, queue: &Queue, group: &Group, now: Moment) -> Option<Hints> {
     let searches_first = limits.partition.is_some()
         || queue.options.delay() > 0
         || one_snapshot_per_transaction()
         || random().is_multiple_of(SEARCH_EVERY);
     match searches_first {
         true => None,
-        false => Hints::before_snapshot(Topic::queue(&queue.name), Topic::group(group.id)),
+        false => Hints::before_snapshot(Topic::queue(&queue.name), Topic::group(group.id), now),
     }
 }
 
@@ -160,6 +160,9 @@ fn search_and_pop<P: PartitionPop>(
     }
     if let Some(name) = search.untried() {
         run.leave(name);
+    }
+    if search.is_far_behind() {
+        Hints::pause(Topic::group(run.context.group.id), run.context.now);
     }
     search.close(run.has_written());
     Ok(())

@@ -26,6 +26,8 @@ use crate::store::segment::{News, Pushers, news};
 /// With fewer open partitions than this, one in this many searches reads the sources on.
 const LOW_WATER: usize = 128;
 const EVERY: u64 = 4;
+/// With so many partitions open that were not tried, a group has a backlog.
+const BACKLOG: usize = LOW_WATER / 2;
 /// Rows read from each source first; then twice as many each time, while nothing turns up.
 const FIRST_CHUNK: usize = 128;
 const LARGEST_CHUNK: usize = 4096;
@@ -174,6 +176,11 @@ impl<'a> Search<'a> {
     /// A name that the search has found and that was not tried.
     pub fn untried(&self) -> Option<&str> {
         self.state.open.iter().find(|name| !self.tried.contains(*name))
+    }
+
+    /// Whether the group has a backlog: more partitions with work than its consumers try at a time.
+    pub fn is_far_behind(&self) -> bool {
+        self.state.open.len() >= self.tried.len() + BACKLOG
     }
 
     /// The pop has tried this name without the search. That came to `result`.
