@@ -3,6 +3,7 @@
 //! Every scenario gives all systems equal work: equal payloads, sessions and durability, and
 //! prepared statements for all of them. The systems take turns. See `scripts/bench.sh`.
 
+mod cpu;
 mod db;
 mod fill;
 mod job;
@@ -33,7 +34,7 @@ use crate::scale::Scale;
 #[derive(Parser)]
 #[command(about = "Measures queen_mq beside pgmq and a FOR UPDATE SKIP LOCKED table")]
 struct Options {
-    /// Small sizes and short times: about 2 minutes instead of 15
+    /// Small sizes and short times: about 3 minutes instead of 20
     #[arg(long)]
     quick: bool,
     /// Only these scenarios, by their numbers: 4,9
@@ -68,7 +69,10 @@ impl Options {
     fn scenarios(&self) -> Result<Vec<u8>> {
         let unknown = self.only.iter().find(|n| !scenarios::ALL.contains(n));
         ensure!(unknown.is_none(), "there is no scenario {}", unknown.unwrap_or(&0));
-        Ok(scenarios::ALL.filter(|n| self.only.is_empty() || self.only.contains(n)).collect())
+        Ok(scenarios::ALL
+            .into_iter()
+            .filter(|n| self.only.is_empty() || self.only.contains(n))
+            .collect())
     }
 }
 

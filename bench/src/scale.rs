@@ -29,10 +29,13 @@ pub struct Scale {
     pub wakeup_seconds: u64,
     /// How long scenario 13 runs.
     pub steady: Duration,
+    /// How many sessions wait in scenario 17, and for how long it pushes to them.
+    pub waiting_sessions: &'static [usize],
+    pub waiting_time: Duration,
 }
 
 impl Scale {
-    /// About 2 minutes.
+    /// About 3 minutes.
     pub fn quick() -> Self {
         Self {
             rounds: 2,
@@ -48,10 +51,12 @@ impl Scale {
             wal_cycles: 500,
             wakeup_seconds: 3,
             steady: Duration::from_secs(10),
+            waiting_sessions: &[4, 16, 60],
+            waiting_time: Duration::from_millis(1500),
         }
     }
 
-    /// About 12 minutes.
+    /// About 20 minutes.
     pub fn full() -> Self {
         Self {
             rounds: 3,
@@ -67,6 +72,8 @@ impl Scale {
             wal_cycles: 5_000,
             wakeup_seconds: 15,
             steady: Duration::from_secs(120),
+            waiting_sessions: &[4, 16, 60, 256],
+            waiting_time: Duration::from_secs(4),
         }
     }
 }
