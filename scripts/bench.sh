@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures queen_mq beside pgmq and a textbook table, on a server of its own:
 #   scripts/bench.sh [OPTION...]
-# Without options it takes about 15 minutes. `scripts/bench.sh --help` lists the options of the driver,
+# Without options it takes about 20 minutes. `scripts/bench.sh --help` lists the options of the driver,
 # for instance --quick and --only. Results and plots go to target/bench/.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 choose_pg_config

@@ -203,7 +203,8 @@ impl Statements {
         let (push, pop, settle) = match system {
             System::Queen => (
                 "SELECT 1 FROM queen_push('QUEUE', \
-                    jsonb_build_object('n', $1::bigint, 'pad', repeat('x', 70)), 'p' || $2::bigint)",
+                    jsonb_build_object('n', $1::bigint, 'pad', repeat('x', 70)), \
+                    'p' || $2::bigint)",
                 "SELECT lease_id::text, (payload->>'n')::bigint \
                  FROM queen_pop('QUEUE', wait => '20 s')",
                 "SELECT 1 FROM queen_ack($1::text::uuid)",
