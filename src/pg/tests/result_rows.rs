@@ -73,7 +73,7 @@ mod tests {
         let refusal = refused(|| run("SELECT * FROM pg_temp.other(1, NULL)")).expect("an error");
         let expected = PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
         assert_eq!(refusal.code, expected);
-        let detail = "The function is declared to return 3 columns; the library returns 2.";
+        let detail = "It is declared to return 3 columns, not 2.";
         assert_eq!(refusal.detail, detail);
     }
 
