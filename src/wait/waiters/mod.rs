@@ -296,6 +296,8 @@ impl Waiters {
         let is_next = |waiter: &&mut Waiter| waiter.is_like(gone) && !waiter.is_awake;
         if let Some(waiter) = self.list[..self.count].iter_mut().find(is_next) {
             waiter.wake_for(PartitionHash::ANY);
+            // Where it leaves without a look in vain, it hands the time on in its turn.
+            waiter.is_timekeeper = true;
         }
     }
 }
