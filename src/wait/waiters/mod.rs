@@ -167,6 +167,10 @@ impl WaiterSlot {
     pub fn keep_time(&self, next: Moment) -> Moment {
         let mut waiters = WAITERS.exclusive();
         let Some(me) = own(&mut waiters).copied() else { return next };
+        // The look may have used up the latch, where it waited for a table or a page.
+        if me.is_awake {
+            return 0;
+        }
         let is_kept = waiters.used().iter().any(|other| {
             other.latch != me.latch && other.is_like(&me) && !other.is_awake && other.alarm <= next
         });
