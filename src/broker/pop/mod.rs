@@ -124,7 +124,7 @@ fn follow<P: PartitionPop>(
     run: &mut PopRun<'_>,
 ) -> Result<Vec<Tried>> {
     let mut tried: Vec<Tried> = Vec::new();
-    while tried.len() < MOST_HINTS && !run.is_over() {
+    while tried.len() < MOST_HINTS && !run.is_over() && !run.has_all_partitions() {
         let Some(name) = hints.next() else { break };
         if run.may_pop_from(&name) && tried.iter().all(|(known, _)| *known != name) {
             let result = partitions.pop_from(run, &name)?;

@@ -15,6 +15,7 @@ use crate::error::Result;
 use crate::pg::clock;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::timer;
+use crate::wait::waiters::{self, PartitionHash, Topic};
 
 /// Wait up to `timeout` microseconds. False: the time is over, and there is nothing. `enter` runs
 /// each look in a transaction of its own, which is committed when it returns.
@@ -49,6 +50,10 @@ fn look(queue_name: &str, group_name: &str, is_last: bool) -> LookResult<bool> {
             found.has_due_timer() && !timer::hold_due(queue.id, clock::now(), 1).is_empty();
         let Peek { is_any_there, met_lock } = peek(queue, group, &found.discovery, under)?;
         let is_ready = has_timer || is_any_there;
+        if is_ready {
+            // It is still there, for another session that waits.
+            waiters::hand_on(Topic::group(group.id), PartitionHash::ANY);
+        }
         Ok(match is_ready || is_last {
             true => ControlFlow::Break(is_ready),
             false => ControlFlow::Continue(NextLook::after(&found, met_lock, under)),

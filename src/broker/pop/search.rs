@@ -132,7 +132,6 @@ impl<'a> Search<'a> {
             let picked = self.state.pick(self.turn, self.pick, is_left);
             if !picked.is_empty() {
                 self.pick = LARGEST_PICK.min(self.pick * 2);
-                self.tried.extend(picked.iter().cloned());
                 return Ok(picked);
             }
             if self.exhausted || (has_enough && self.chunk > FIRST_CHUNK) {
@@ -156,6 +155,7 @@ impl<'a> Search<'a> {
     /// transaction may roll back. One with nothing but messages that are too young stays if the
     /// search has passed their segments: it would not meet them again.
     pub fn resolve(&mut self, name: &str, result: &PartitionResult) {
+        self.tried.insert(name.to_owned());
         match result {
             PartitionResult::Popped => (),
             PartitionResult::Nothing => self.in_vain += 1,
@@ -186,7 +186,6 @@ impl<'a> Search<'a> {
     /// The pop has tried this name without the search. That came to `result`.
     pub fn skip(&mut self, name: String, result: &PartitionResult) {
         self.resolve(&name, result);
-        self.tried.insert(name);
     }
 
     /// Read the next rows of each source.

@@ -167,6 +167,10 @@ impl WaiterSlot {
     pub fn keep_time(&self, next: Moment) -> Moment {
         let mut waiters = WAITERS.exclusive();
         let Some(me) = own(&mut waiters).copied() else { return next };
+        // The look may have used up the latch, where it waited for a table or a page.
+        if me.is_awake {
+            return 0;
+        }
         let is_kept = waiters.used().iter().any(|other| {
             other.latch != me.latch && other.is_like(&me) && !other.is_awake && other.alarm <= next
         });
@@ -296,6 +300,8 @@ impl Waiters {
         let is_next = |waiter: &&mut Waiter| waiter.is_like(gone) && !waiter.is_awake;
         if let Some(waiter) = self.list[..self.count].iter_mut().find(is_next) {
             waiter.wake_for(PartitionHash::ANY);
+            // Where it leaves without a look in vain, it hands the time on in its turn.
+            waiter.is_timekeeper = true;
         }
     }
 }

@@ -4,6 +4,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use pgrx::pg_sys;
 
+use crate::pg::snapshot::one_snapshot_per_transaction;
+
 /// What a session waits for, as a hash. Where two topics have one hash, a commit may wake a session
 /// of the other one as well; that one finds nothing and sleeps on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,7 +24,9 @@ impl Topic {
 
     /// A group of a queue, registered or not.
     pub fn consumer(queue: &str, group: &str) -> Self {
-        Self(hash((queue, group)))
+        // A session that sees nothing new must not stand for others.
+        let alone = one_snapshot_per_transaction().then(std::process::id);
+        Self(hash((queue, group, alone)))
     }
 }
 
