@@ -145,6 +145,12 @@ impl Hints {
 
     /// The next partition, which no other pop of the group has been given.
     pub fn next(&self) -> Option<String> {
+        let hint = self.take()?;
+        std::str::from_utf8(&hint.name[..usize::from(hint.length)]).ok().map(str::to_owned)
+    }
+
+    /// A copy of the next hint. Nothing is allocated under the lock, since that can fail.
+    fn take(&self) -> Option<FreshPartition> {
         let mut fresh = FRESH.exclusive();
         let fresh = &mut *fresh;
         let ring = fresh.rings.iter().find(|ring| ring.queue == self.queue)?;
@@ -155,8 +161,7 @@ impl Hints {
             return None;
         }
         reader.next = number + 1;
-        let hint = &ring.hints[number as usize % HINTS];
-        std::str::from_utf8(&hint.name[..usize::from(hint.length)]).ok().map(str::to_owned)
+        Some(ring.hints[number as usize % HINTS])
     }
 }
 

@@ -132,7 +132,15 @@ fn register_and_pop(
     };
     let result = match is_last {
         true => pop()?,
-        false => kept_if(|result| result.has_written, pop)?,
+        false => {
+            let is_kept = |result: &PopResult| {
+                if !result.has_written {
+                    waiters::forget_held();
+                }
+                result.has_written
+            };
+            kept_if(is_kept, pop)?
+        }
     };
     if let Some(registration) = registration
         && !(is_last || result.has_written)

@@ -246,7 +246,11 @@ impl<'a> PopRun<'a> {
     ) {
         self.has_written = true;
         let group = Topic::group(self.context.group.id);
-        waiters::touch_if_undone(group, PartitionHash::of(partition));
+        let hash = PartitionHash::of(partition);
+        waiters::touch_if_undone(group, hash);
+        if let Some((_, duration)) = lease {
+            waiters::touch_at(group, hash, self.context.now.saturating_add(duration));
+        }
         self.partitions.insert(partition.to_owned());
         let partition: Rc<str> = partition.into();
         let now = self.context.now;

@@ -20,7 +20,8 @@
 //!
 //! **A timekeeper.** Some messages come without a commit: a lease expires, a retry or a timer is
 //! due. Of the sleeping sessions of a group only one sets its alarm for that, and hands it on when
-//! it leaves.
+//! it leaves. A commit that gives a lease wakes one that looks for the moment, if the lease ends
+//! before the alarm ([`touch_at`]).
 //!
 //! A transaction that is rolled back gives back what it had locked. So a pop notes that as well
 //! ([`touch_if_undone`]). COMMIT PREPARED may run in another session, which knows nothing of the
@@ -40,7 +41,7 @@ use pgrx::prelude::*;
 use pgrx::shmem::PGRXSharedMemory;
 use pgrx::{pg_shmem_init, pg_sys};
 
-pub use self::notes::{touch, touch_all, touch_if_undone, touch_pushed};
+pub use self::notes::{forget_held, touch, touch_all, touch_at, touch_if_undone, touch_pushed};
 pub use self::topic::{PartitionHash, Topic, Wanted};
 use crate::pg::clock::Moment;
 
@@ -54,6 +55,13 @@ struct WakeUp {
     partition: PartitionHash,
     /// Worth a look of each waiting session.
     for_all: bool,
+}
+
+/// A lease that a commit has given: where, and when it ends.
+struct LeaseEnd {
+    group: u64,
+    partition: PartitionHash,
+    at: Moment,
 }
 
 #[derive(Clone, Copy)]
@@ -233,10 +241,18 @@ pub fn wake_now(topic: Topic) {
     }
 }
 
-fn wake_for_each(news: &[WakeUp]) {
-    if !news.is_empty() {
+fn wake_for_each<'a>(news: impl Iterator<Item = &'a WakeUp>) {
+    let mut news = news.peekable();
+    if news.peek().is_some() {
         let mut waiters = WAITERS.exclusive();
-        news.iter().for_each(|news| waiters.wake(*news));
+        news.for_each(|news| waiters.wake(*news));
+    }
+}
+
+fn tell_moments(moments: &[LeaseEnd]) {
+    if !moments.is_empty() {
+        let mut waiters = WAITERS.exclusive();
+        moments.iter().for_each(|due| waiters.tell(due));
     }
 }
 
@@ -292,6 +308,36 @@ impl Waiters {
         };
         if let Some(waiter) = next {
             waiter.wake_for(partition);
+        }
+    }
+
+    /// Where no session keeps the time until the lease ends, wake one: its look finds the moment.
+    fn tell(&mut self, due: &LeaseEnd) {
+        for is_choosy in [false, true] {
+            let is_concerned = |waiter: &Waiter| {
+                waiter.is_choosy() == is_choosy
+                    && waiter.group == due.group
+                    && waiter.partition.meets(due.partition)
+            };
+            let has_keeper = self.used().iter().any(|waiter| {
+                let knows =
+                    if waiter.is_awake { waiter.is_timekeeper } else { waiter.alarm <= due.at };
+                is_concerned(waiter) && knows
+            });
+            // Sessions that wait for one partition each, and news of any of them.
+            let for_all = is_choosy && due.partition == PartitionHash::ANY;
+            if has_keeper && !for_all {
+                continue;
+            }
+            let count = self.count;
+            let asleep = |w: &&mut Waiter| is_concerned(w) && !w.is_awake && w.alarm > due.at;
+            for waiter in self.list[..count].iter_mut().filter(asleep) {
+                waiter.is_timekeeper = true;
+                waiter.wake_for(due.partition);
+                if !for_all {
+                    break;
+                }
+            }
         }
     }
 

@@ -21,6 +21,7 @@ pub mod queen;
 pub mod torture;
 pub mod unordered;
 pub mod upgrade;
+pub mod waiting;
 
 pub use db::{Session, TestDb};
 pub use expect::{Fails, at_once, complete, drain, eventually, expiry};

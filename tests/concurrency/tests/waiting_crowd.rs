@@ -4,37 +4,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use queen_tests::waiting::{SOON, Waiting, are_asleep, first_served, wait_in_task};
 use queen_tests::{
     Ack, Fails, Message, Pop, Push, Session, TestDb, complete, eventually, n, numbers,
 };
 
-/// Far longer than a wake-up takes on a busy machine, and shorter than the longest sleep of a
-/// waiter, after which it would look without being woken.
-const SOON: Duration = Duration::from_millis(3000);
-
 fn pop() -> Pop {
     Pop::new("q").group("g").mode("all")
-}
-
-/// A session that waits for one message in a task of its own: what it got, and when.
-type Waiting = tokio::task::JoinHandle<Result<(Vec<Message>, Instant, Session)>>;
-
-fn wait_in_task(session: Session, pop: Pop) -> Waiting {
-    tokio::spawn(async move {
-        let came = pop.run(&session).await?;
-        Ok((came, Instant::now(), session))
-    })
-}
-
-/// Until so many sessions of the database sleep in a call that waits.
-async fn are_asleep(admin: &Session, count: i64) -> Result<()> {
-    let sql = "SELECT count(*) FROM pg_stat_activity
-               WHERE datname = current_database() AND wait_event = 'Extension'";
-    let deadline = Duration::from_secs(20);
-    eventually("sleeping sessions", deadline, async || {
-        Ok((admin.count(sql).await? == count).then_some(()))
-    })
-    .await
 }
 
 async fn crowd(db: &TestDb, count: usize, pop: &Pop) -> Result<Vec<Waiting>> {

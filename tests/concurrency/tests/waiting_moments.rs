@@ -4,40 +4,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use queen_tests::{Message, Pop, Push, Session, TestDb, complete, eventually, n, numbers};
-
-/// Far longer than a wake-up takes on a busy machine, and shorter than what the longest sleep of a
-/// waiter, or a moment that is missed, costs here.
-const SOON: Duration = Duration::from_millis(1500);
+use queen_tests::waiting::{SOON, Waiting, are_asleep, first_served, wait_in_task};
+use queen_tests::{Pop, Push, Session, TestDb, complete, eventually, n, numbers};
 
 fn pop() -> Pop {
     Pop::new("q").group("g").mode("all")
-}
-
-type Waiting = tokio::task::JoinHandle<Result<(Vec<Message>, Instant, Session)>>;
-
-fn wait_in_task(session: Session, pop: Pop) -> Waiting {
-    tokio::spawn(async move {
-        let came = pop.run(&session).await?;
-        Ok((came, Instant::now(), session))
-    })
-}
-
-async fn are_asleep(admin: &Session, count: i64) -> Result<()> {
-    let sql = "SELECT count(*) FROM pg_stat_activity
-               WHERE datname = current_database() AND wait_event = 'Extension'";
-    eventually("sleeping sessions", Duration::from_secs(20), async || {
-        Ok((admin.count(sql).await? == count).then_some(()))
-    })
-    .await
-}
-
-async fn first_served(waiting: &mut Vec<Waiting>) -> Result<(Vec<Message>, Instant, Session)> {
-    let found = eventually("a session that is served", Duration::from_secs(20), async || {
-        Ok(waiting.iter().position(tokio::task::JoinHandle::is_finished))
-    });
-    let place = found.await?;
-    waiting.remove(place).await?
 }
 
 async fn prepare(db: &TestDb, ordering: &str) -> Result<Session> {
@@ -71,7 +42,6 @@ async fn a_lease_that_is_given_while_others_sleep_ends_in_time() -> Result<()> {
         let (came, at, session) = first_served(&mut waiting).await?;
         assert_eq!(numbers(&came), [1]);
         let late = (at - first_at).saturating_sub(Duration::from_secs(1));
-        eprintln!("A {ordering}: late {late:?}");
         complete(&session, &came).await.ok();
         waiting.iter().for_each(Waiting::abort);
         ensure!(late < SOON, "{ordering}: {late:?}");
@@ -83,7 +53,7 @@ async fn a_lease_that_is_given_while_others_sleep_ends_in_time() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_time_is_kept_when_those_who_were_woken_for_it_are_served() -> Result<()> {
     let mut worst = Duration::ZERO;
-    for round in 0..3 {
+    for _ in 0..3 {
         let db = TestDb::alone().await?;
         let admin = prepare(&db, "partition").await?;
         for i in 0..3 {
@@ -102,7 +72,6 @@ async fn the_time_is_kept_when_those_who_were_woken_for_it_are_served() -> Resul
         are_asleep(&admin, 5).await?;
         for _ in 0..4 {
             let (came, at, _) = first_served(&mut waiting).await?;
-            eprintln!("B round {round}: {:?} at {:?}", numbers(&came), at - began);
             if numbers(&came) == [9] {
                 worst = worst.max((at - began).saturating_sub(Duration::from_secs(3)));
             }
@@ -127,7 +96,6 @@ async fn a_waiter_with_an_old_snapshot_takes_no_wake_up() -> Result<()> {
     let began = Instant::now();
     Push::new("q", n(1)).run(&admin).await?;
     let (came, at, _) = seeing.await??;
-    eprintln!("C: {:?}", at - began);
     assert_eq!(numbers(&came), [1]);
     blind.abort();
     ensure!(at - began < SOON, "{:?}", at - began);
@@ -150,7 +118,6 @@ async fn queen_wait_takes_no_wake_up_from_a_pop() -> Result<()> {
     let began = Instant::now();
     Push::new("q", n(1)).run(&admin).await?;
     let (came, at, _) = popping.await??;
-    eprintln!("D: {:?}", at - began);
     assert_eq!(numbers(&came), [1]);
     peek.abort();
     ensure!(at - began < SOON, "{:?}", at - began);
@@ -178,7 +145,6 @@ async fn a_second_pop_of_a_transaction_sleeps_while_it_waits() -> Result<()> {
         let before = pids.iter().map(|pid| ticks(*pid)).sum::<Result<u64>>()?;
         tokio::time::sleep(Duration::from_secs(2)).await;
         let spent = pids.iter().map(|pid| ticks(*pid)).sum::<Result<u64>>()? - before;
-        eprintln!("E crowd {crowd}: {spent} ticks in 2 s");
         for waiter in waiting {
             waiter.await??;
         }
@@ -206,7 +172,6 @@ async fn a_group_that_is_new_sleeps_while_a_message_ripens() -> Result<()> {
         let before = pids.iter().map(|pid| ticks(*pid)).sum::<Result<u64>>()?;
         tokio::time::sleep(Duration::from_secs(2)).await;
         let spent = pids.iter().map(|pid| ticks(*pid)).sum::<Result<u64>>()? - before;
-        eprintln!("F crowd {crowd}: {spent} ticks in 2 s");
         waiting.iter().for_each(Waiting::abort);
         for pid in pids {
             admin.run(&format!("SELECT pg_terminate_backend({pid})")).await?;
@@ -241,7 +206,6 @@ async fn a_wake_up_during_a_look_that_waits_for_a_table_is_kept() -> Result<()> 
     let began = Instant::now();
     locker.run("COMMIT").await?;
     let (came, at, _) = waiting.await??;
-    eprintln!("G: {:?} {:?}", numbers(&came), at - began);
     assert_eq!(numbers(&came), [3]);
     // PostgreSQL's alarm for deadlocks, after a second, would wake it by accident.
     ensure!(at - began < SOON / 3, "{:?}", at - began);
@@ -256,7 +220,7 @@ async fn what_one_leaves_wakes_the_session_that_waits_for_that_partition() -> Re
     for ordering in ["partition", "none"] {
         let admin = prepare(&db, ordering).await?;
         let [mut any, mut choosy] = db.sessions().await?;
-        for round in 0..60 {
+        for _ in 0..60 {
             let one = wait_in_task(any, pop().wait("20 s"));
             let other = wait_in_task(choosy, pop().partition("p1").wait("20 s"));
             are_asleep(&admin, 2).await?;
@@ -282,7 +246,6 @@ async fn what_one_leaves_wakes_the_session_that_waits_for_that_partition() -> Re
                 complete(&any, &came).await?;
             } else {
                 let (came, at, session) = other.await??;
-                eprintln!("H {ordering} {round}: left p1, came after {:?}", at - began);
                 worst = worst.max(at - began);
                 complete(&session, &came).await?;
                 choosy = session;
@@ -290,7 +253,6 @@ async fn what_one_leaves_wakes_the_session_that_waits_for_that_partition() -> Re
         }
         admin.run("SELECT queen_delete_queue('q')").await?;
     }
-    eprintln!("H worst {worst:?}");
     ensure!(worst < SOON, "{worst:?}");
     Ok(())
 }
