@@ -4,11 +4,12 @@
 use std::slice;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use queen_tests::cluster::Cluster;
 use queen_tests::{
     Ack, Fails, Message, Pop, Push, Session, TestDb, complete, counts, eventually, n, sorted,
 };
+use tokio_postgres::SimpleQueryMessage;
 
 /// The log is written by commits alone: the WAL writer looks every ten seconds.
 const QUIET: &str = "
@@ -296,13 +297,20 @@ async fn free(watcher: &Session, session: &Session) -> Result<()> {
     .await
 }
 
+/// By the simple protocol: to prepare a statement is a transaction of its own, whose end would put
+/// things right before SHOW looks.
 async fn synchronous_commit(session: &Session) -> Result<String> {
-    Ok(session.query_one("SHOW synchronous_commit", &[]).await?.get(0))
+    let shown = session.simple_query("SHOW synchronous_commit").await?;
+    let value = shown.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    });
+    value.context("no row")
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_session_keeps_its_synchronous_commit() -> Result<()> {
-    let (_cluster, db, session) = server(50).await?;
+    let (_cluster, _db, session) = server(50).await?;
     assert_eq!(synchronous_commit(&session).await?, "on");
     waits_not(&session, POP).await?;
     assert_eq!(synchronous_commit(&session).await?, "on");
@@ -325,10 +333,16 @@ async fn the_session_keeps_its_synchronous_commit() -> Result<()> {
     let sql = format!("BEGIN; {POP} INSERT INTO noted VALUES (1), (1); COMMIT");
     session.run(&sql).await.fails_with("23505")?;
     assert_eq!(synchronous_commit(&session).await?, "on");
-    waits(&session, PAY).await?;
+    waits(&session, PAY).await
+}
 
-    // A commit that fails after deferred constraints: two transactions make it unserializable.
+/// Deferred constraints are checked before a commit is made not to wait, conflicts of serializable
+/// transactions after that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_failure_of_a_commit_leaves_synchronous_commit_alone() -> Result<()> {
+    let (_cluster, db, session) = server(5).await?;
     let [reader, writer] = db.sessions().await?;
+    waits_not(&session, POP).await?;
     for session in [&reader, &session, &writer] {
         session.run("BEGIN ISOLATION LEVEL SERIALIZABLE").await?;
     }
