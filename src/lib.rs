@@ -29,6 +29,7 @@ pub extern "C-unwind" fn _PG_init() {
     settings::register();
     pg::catalogue::register(&store::schema::EXTENSION);
     pg::planning::register();
+    pg::async_commit::register(&store::schema::LEASES, settings::durable_leases);
     worker::register();
     wait::register();
 }

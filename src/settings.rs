@@ -5,6 +5,7 @@ use std::ffi::CString;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 
 static AUTO_CREATE: GucSetting<bool> = GucSetting::<bool>::new(true);
+static DURABLE_LEASES: GucSetting<bool> = GucSetting::<bool>::new(false);
 static SWEEP_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(1000);
 static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 
@@ -14,6 +15,14 @@ pub fn register() {
         c"Lets queen_push create the queues that it names.",
         c"When off, pushing to or popping from a queue that was not configured is an error.",
         &AUTO_CREATE,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"queen_mq.durable_leases",
+        c"Lets a commit that has written nothing but leases wait for the disk.",
+        c"When off, a crash may take the newest leases; their messages are then delivered again.",
+        &DURABLE_LEASES,
         GucContext::Userset,
         GucFlags::default(),
     );
@@ -47,6 +56,11 @@ pub fn serves(database: &str) -> bool {
     let Some(names) = DATABASES.get() else { return true };
     let names = names.to_string_lossy();
     names.trim().is_empty() || names.split(',').any(|name| name.trim() == database)
+}
+
+/// Whether leases commit as `synchronous_commit` says.
+pub fn durable_leases() -> bool {
+    DURABLE_LEASES.get()
 }
 
 /// Whether a push may create its queue.

@@ -3,6 +3,7 @@
 pub mod address_map;
 pub mod allocator;
 pub mod arrays;
+pub mod async_commit;
 pub mod backtrace;
 pub mod ballast;
 pub mod binary_upgrade;

@@ -8,15 +8,15 @@
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_long};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use pgrx::{FromDatum, pg_sys};
+use pgrx::{FromDatum, PgList, pg_sys};
 
-use super::catalogue;
 use super::columns::{Arg, Columns};
 use super::planning::PinnedPlans;
 use super::snapshot::ActiveSnapshot;
 use super::table::Column;
+use super::{async_commit, catalogue};
 use crate::error::{Error, Result};
 use crate::pg::allocator;
 use crate::pg::ballast::Ballast;
@@ -30,6 +30,8 @@ pub struct Statement {
     sql: &'static str,
     types: &'static [pg_sys::Oid],
     plan: AtomicPtr<pg_sys::_SPI_plan>,
+    /// Whether the plan may write rows.
+    writes: AtomicBool,
 }
 
 /// What a statement sees.
@@ -43,7 +45,8 @@ enum View {
 
 impl Statement {
     pub const fn new(sql: &'static str, types: &'static [pg_sys::Oid]) -> Self {
-        Self { sql, types, plan: AtomicPtr::new(ptr::null_mut()) }
+        let (plan, writes) = (AtomicPtr::new(ptr::null_mut()), AtomicBool::new(true));
+        Self { sql, types, plan, writes }
     }
 
     /// Run under a new snapshot (in REPEATABLE READ: the transaction's); may write.
@@ -68,6 +71,9 @@ impl Statement {
         // values and nulls are as long as the plan has parameters and outlive the call.
         unsafe {
             let plan = self.plan();
+            if self.writes.load(Ordering::Relaxed) {
+                async_commit::note_statement();
+            }
             let code = pg_sys::SPI_execute_plan(
                 plan,
                 values.as_mut_ptr(),
@@ -101,9 +107,26 @@ impl Statement {
             if plan.is_null() || pg_sys::SPI_keepplan(plan) != 0 {
                 Error::corrupt(format!("SPI could not prepare: {}", self.sql)).raise();
             }
+            self.writes.store(writes(plan), Ordering::Relaxed);
             self.plan.store(plan, Ordering::Relaxed);
             plan
         }
+    }
+}
+
+/// Whether a plan may write rows. Locking them does not count, nor what functions do.
+///
+/// # Safety
+/// A plan that is kept.
+unsafe fn writes(plan: pg_sys::SPIPlanPtr) -> bool {
+    // SAFETY: lists of these types, which live as long as the plan.
+    unsafe {
+        let sources = pg_sys::SPI_plan_get_plan_sources(plan);
+        PgList::<pg_sys::CachedPlanSource>::from_pg(sources).iter_ptr().any(|source| {
+            PgList::<pg_sys::Query>::from_pg((*source).query_list).iter_ptr().any(|query| {
+                (*query).commandType != pg_sys::CmdType::CMD_SELECT || (*query).hasModifyingCTE
+            })
+        })
     }
 }
 

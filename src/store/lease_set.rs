@@ -9,7 +9,6 @@ use super::{signed, unsigned};
 use crate::error::{Error, Result};
 use crate::pg::clock::{At, Moment};
 use crate::pg::columns::{Columns, arg};
-use crate::pg::relation;
 use crate::pg::sequence;
 use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::pg::spi::{SqlRow, Statement};
@@ -24,17 +23,6 @@ table! {
     CREATED_AT: c"created_at" TIMESTAMPTZOID,
 }
 
-static INSERT: Statement = Statement::new(
-    "INSERT INTO queen_mq.lease_set (id, lease_id, cursor_ids, message_ids, created_at)
-     OVERRIDING SYSTEM VALUE VALUES ($1, $2, $3, $4, $5)",
-    &[
-        pg_sys::INT8OID,
-        pg_sys::UUIDOID,
-        pg_sys::INT8ARRAYOID,
-        pg_sys::INT8ARRAYOID,
-        pg_sys::TIMESTAMPTZOID,
-    ],
-);
 static FIND: Statement = Statement::new(
     "SELECT c.cursor_id, c.message_id FROM queen_mq.lease_set s,
          unnest(s.cursor_ids, s.message_ids) AS c(cursor_id, message_id) WHERE s.id = $1",
@@ -55,16 +43,13 @@ pub fn insert(id: u64, lease: LeaseId, mut covered: Vec<Covered>, now: Moment) {
     let cursors: Vec<i64> = covered.iter().map(|(cursor, _)| signed(*cursor)).collect();
     let messages: Option<Vec<i64>> =
         covered.iter().map(|(_, message)| message.map(MessageId::to_sql)).collect();
-    let written = INSERT.run(&[
-        arg(signed(id)),
-        arg(Uuid::from_bytes(lease.0)),
-        arg(cursors),
-        messages.and_then(arg),
-        arg(At(now)),
+    LEASE_SETS.insert(&[
+        (ID, arg(signed(id))),
+        (LEASE_ID, arg(Uuid::from_bytes(lease.0))),
+        (CURSOR_IDS, arg(cursors)),
+        (MESSAGE_IDS, messages.and_then(arg)),
+        (CREATED_AT, arg(At(now))),
     ]);
-    if written.affected() == 0 {
-        relation::refuse_suppression(&LEASE_SETS);
-    }
 }
 
 /// What the set of `lease` covers, ascending; nothing if there is no such set. In REPEATABLE READ,

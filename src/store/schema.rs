@@ -31,5 +31,15 @@ pub static TABLES: [&Table; 19] = [
     &sweep::SWEEPS,
 ];
 
+/// What a crash may take: the tables that a pop writes to give a lease. What a pop finds out on its
+/// way is in them as well: how far the group is, and how the leases before have ended.
+pub static LEASES: [&Table; 5] = [
+    &cursor::CURSORS,
+    &claim::CLAIMS,
+    &progress::PROGRESS,
+    &receipt::RECEIPTS,
+    &lease_set::LEASE_SETS,
+];
+
 pub static EXTENSION: Extension =
     Extension { schema: c"queen_mq", tables: &TABLES, announces: &identity::IDENTITIES };

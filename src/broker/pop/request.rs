@@ -16,6 +16,7 @@ use crate::broker::group::register::Registration;
 use crate::broker::lookup::{self, ForPop};
 use crate::broker::push::delayed;
 use crate::error::{Error, Result};
+use crate::pg::async_commit::may_be_lost;
 use crate::pg::clock;
 use crate::pg::result_context::ResultContext;
 use crate::pg::snapshot::ActiveSnapshot;
@@ -57,7 +58,9 @@ pub fn pop(
     let mut pending = PendingRegistration::NotLooked;
     let (until, partition) = (clock::now() + request.wait, request.limits.partition);
     look_until(request.queue, request.group, partition, until, |is_last| {
-        enter(&mut || look(request, &mut pending, is_last, results))
+        may_be_lost(!request.limits.auto_ack, || {
+            enter(&mut || look(request, &mut pending, is_last, results))
+        })
     })
 }
 

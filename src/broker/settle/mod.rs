@@ -22,6 +22,7 @@ use self::lease::{HeldCursor, LockedLease, lock};
 use self::names::Plan;
 use self::refusal::explain;
 use crate::error::Result;
+use crate::pg::async_commit::may_be_lost;
 use crate::pg::clock::Moment;
 use crate::store::progress::{self, Notice};
 use crate::store::queue::DEAD_LETTER;
@@ -55,14 +56,16 @@ pub fn require_live(lease: LeaseId) -> Result<()> {
 /// Hold on to a lease for at least `duration` microseconds from now (None: what the pop used).
 /// Returns the moment at which the lease ends. Errors QN001 to QN004.
 pub fn extend_lease(lease: LeaseId, duration: Option<i64>) -> Result<Moment> {
-    let locked = lock(lease, &[])?;
-    let extended = locked.extended(duration)?;
-    let mut until = Moment::MAX;
-    for (place, cursor, deadline) in extended {
-        locked.write_cursor(&locked.held[place], &cursor);
-        until = until.min(deadline);
-    }
-    Ok(until)
+    may_be_lost(true, || {
+        let locked = lock(lease, &[])?;
+        let extended = locked.extended(duration)?;
+        let mut until = Moment::MAX;
+        for (place, cursor, deadline) in extended {
+            locked.write_cursor(&locked.held[place], &cursor);
+            until = until.min(deadline);
+        }
+        Ok(until)
+    })
 }
 
 impl LockedLease {
