@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use queen_tests::waiting::{SOON, Waiting, are_asleep, first_served, wait_in_task};
+use queen_tests::waiting::{SOON, Waiting, are_asleep, wait_in_task};
 use queen_tests::{
     Ack, Fails, Message, Pop, Push, Session, TestDb, complete, eventually, n, numbers,
 };
@@ -23,7 +23,7 @@ async fn crowd(db: &TestDb, count: usize, pop: &Pop) -> Result<Vec<Waiting>> {
 }
 
 /// The first of the waiting sessions that has ended with messages, taken out of the list.
-async fn first_served(waiting: &mut Vec<Waiting>) -> Result<(Vec<Message>, Instant, Session)> {
+async fn served_soon(waiting: &mut Vec<Waiting>) -> Result<(Vec<Message>, Instant, Session)> {
     let found = eventually("a session that is served", SOON, async || {
         Ok(waiting.iter().position(tokio::task::JoinHandle::is_finished))
     });
@@ -39,7 +39,7 @@ async fn each_push_serves_one_of_many_and_leaves_the_others_asleep() -> Result<(
     for round in 0..30 {
         let began = Instant::now();
         Push::new("q", n(round)).partition(format!("p{}", round % 7)).run(&pusher).await?;
-        let (came, at, session) = first_served(&mut waiting).await?;
+        let (came, at, session) = served_soon(&mut waiting).await?;
         assert_eq!(numbers(&came), [round]);
         ensure!(at - began < SOON, "{:?}", at - began);
         complete(&session, &came).await?;
@@ -59,7 +59,7 @@ async fn buffers_for(waiters: usize, messages: i64) -> Result<i64> {
                WHERE datname = current_database()";
     for round in 0..messages {
         Push::new("q", n(round)).partition(format!("p{}", round % 7)).run(&pusher).await?;
-        let (came, _, session) = first_served(&mut waiting).await?;
+        let (came, _, session) = served_soon(&mut waiting).await?;
         complete(&session, &came).await?;
         waiting.push(wait_in_task(session, pop().wait("4 s")));
     }
@@ -155,7 +155,7 @@ async fn each_group_is_served_and_each_partition_that_is_waited_for() -> Result<
     Push::new("q", n(1)).partition("y").run(&pusher).await?;
     let mut served = Vec::new();
     for _ in 0..4 {
-        let (came, at, _session) = first_served(&mut waiting).await?;
+        let (came, at, _session) = served_soon(&mut waiting).await?;
         ensure!(at - began < SOON, "{:?}", at - began);
         assert_eq!(numbers(&came), [1]);
         served.push(came[0].consumer_group.clone());
