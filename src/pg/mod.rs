@@ -10,6 +10,7 @@ pub mod catalogue;
 pub mod changes;
 pub mod clock;
 pub mod columns;
+pub mod completions;
 pub mod datum;
 mod delete;
 pub mod error_context;
