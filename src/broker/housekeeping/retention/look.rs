@@ -3,7 +3,7 @@
 //! A group that is gone for good keeps the queue from deleting what only settled messages may be:
 //! then there may be hundreds of thousands of old segments, and none may go. The worker looks
 //! through them in several steps. Up to where it has looked stands in its memory, and nothing is
-//! written. After that it looks at the head of the log alone for a while.
+//! written. Meanwhile, and for a while after that, it looks at the head of the log in each step.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub const STEP: usize = 1000;
 /// A step looks for this long, in microseconds.
 const LONGEST_LOOK: i64 = SECOND / 20;
 /// After a look through everything that has found nothing, the worker rests for so many times the
-/// time that it took, and looks at no more than the head of the log.
+/// time that it took, and looks at the head of the log alone.
 const REST: i64 = 100;
 /// The longest rest.
 const LONGEST_REST: i64 = 30 * SECOND;
@@ -96,21 +96,24 @@ impl Looking<'_> {
         let start = (floor, Default::default());
         let mut looked = LOOKED.with(|looked| looked.take(&queue)).unwrap_or_default();
         let rests = now < looked.rests_until;
-        let end = match rests {
-            true => self.look_through(start, HEAD, now, &mut Moment::MAX.clone())?,
-            false => {
-                let from = looked.upto.take().unwrap_or(start);
-                self.look_through(from, STEP, now + LONGEST_LOOK, &mut looked.soonest)?
+        if rests || looked.spent > 0 {
+            let head = self.look_through(start.clone(), HEAD, now, &mut Moment::MAX.clone())?;
+            let may_go = matches!(head, End::MayGo(_));
+            if may_go || rests {
+                let last = if may_go { LastLook::default() } else { looked };
+                LOOKED.with(|all| all.keep(queue, last));
+                let nothing = Look::Nothing(SweepStep::default());
+                return Ok(if may_go { Look::MayGo(start) } else { nothing });
             }
-        };
+        }
+        let from = looked.upto.take().unwrap_or(start);
+        let end = self.look_through(from, STEP, now + LONGEST_LOOK, &mut looked.soonest)?;
         looked.spent += clock::now() - now;
         let (look, looked) = match end {
             End::MayGo(place) => {
-                let soonest = if rests { Moment::MAX } else { looked.soonest };
                 let upto = Some(place.clone());
-                (Look::MayGo(place), LastLook { upto, soonest, ..LastLook::default() })
+                (Look::MayGo(place), LastLook { upto, spent: 0, ..looked })
             }
-            _ if rests => (Look::Nothing(SweepStep::default()), looked),
             End::TimeIsOver(place) => {
                 let step = SweepStep { goes_on: true, ..SweepStep::default() };
                 (Look::Nothing(step), LastLook { upto: Some(place), ..looked })
