@@ -11,6 +11,7 @@ pub mod catalogue;
 pub mod changes;
 pub mod clock;
 pub mod columns;
+pub mod completions;
 pub mod datum;
 mod delete;
 pub mod error_context;

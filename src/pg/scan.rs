@@ -169,6 +169,21 @@ impl Index {
         unsafe { self.scan_as(&mut any, keys, from, visit) }
     }
 
+    /// The numbers that stand in the index's first column, each once, ascending: also those of rows
+    /// that no snapshot sees any more. Leaps from one to the next, so it passes no row one by one.
+    pub fn leading_numbers(&self, column: Column) -> Vec<i64> {
+        let mut found: Vec<i64> = Vec::new();
+        loop {
+            let above = found.last().map(|last| (column, Key::Above(Value::Int(*last))));
+            let keys = Vec::from_iter(above);
+            let read = |row: &Tuple| ControlFlow::Break(row.need::<i64>(column));
+            match self.scan_any(&keys, ScanEnd::Start, read) {
+                Some(number) => found.push(number),
+                None => return found,
+            }
+        }
+    }
+
     /// # Safety
     /// The snapshot is active, or of a kind that needs no registration.
     unsafe fn scan_as<B>(

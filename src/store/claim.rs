@@ -239,6 +239,16 @@ pub fn next_partition(group: i64, after: &str) -> Option<String> {
     BY_MESSAGE.scan_any(&keys, ScanEnd::Start, |row| ControlFlow::Break(row.need(PARTITION)))
 }
 
+/// The groups that have claims, or had some. Costs one look-up for each.
+pub fn groups() -> Vec<i64> {
+    BY_MESSAGE.leading_numbers(GROUP_ID)
+}
+
+/// The groups of which [`due`] may say something. Costs one look-up for each.
+pub(super) fn groups_with_leases() -> Vec<i64> {
+    DUE.leading_numbers(GROUP_ID)
+}
+
 /// The claims of a partition from `from` on, in the order of messages.
 pub fn of_partition(
     group: i64,

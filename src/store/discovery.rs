@@ -137,6 +137,11 @@ pub fn next_due(group: i64, now: Moment, under: &ActiveSnapshot) -> Option<Momen
     found.or(last.filter(|_| count == LOOKED_AT))
 }
 
+/// The groups that have moments, or had some; a group may come twice. Costs one look-up for each.
+pub fn groups_with_moments() -> Vec<i64> {
+    [progress::groups_with_moments(), claim::groups_with_leases()].concat()
+}
+
 /// How many superseded moments [`next_due`] passes at most.
 const LOOKED_AT: usize = 32;
 

@@ -146,6 +146,17 @@ pub fn of_queue(queue: &str, under: &ActiveSnapshot) -> Result<Vec<Group>> {
     FIND_ALL.read(&[arg(queue)], under).map(|row| read(&row)).collect()
 }
 
+static QUEUES_OF: Statement = Statement::new(
+    "SELECT DISTINCT q.id FROM queen_mq.consumer_group g JOIN queen_mq.queue q ON q.name = g.queue
+     WHERE g.id = ANY ($1)",
+    &[pg_sys::INT8ARRAYOID],
+);
+
+/// The ids of the queues that these groups read.
+pub fn queues_of(groups: Vec<i64>) -> Vec<i64> {
+    QUEUES_OF.run(&[arg(groups)]).filter_map(|row| row.only()).collect()
+}
+
 /// What a registration does about another transaction that is registering the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {

@@ -182,6 +182,11 @@ pub(super) fn announced(
     }
 }
 
+/// The groups of which [`due`] may say something. Costs one look-up for each.
+pub(super) fn groups_with_moments() -> Vec<i64> {
+    DUE.leading_numbers(GROUP_ID)
+}
+
 /// Moments at which a cursor of the group becomes due, after (moment, cursor) and up to `bound`, in
 /// order. Each with its cursor and revision, which may be superseded.
 pub(super) fn due(

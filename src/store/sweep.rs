@@ -6,11 +6,16 @@
 //! task's row of `queen_mq.sweep`. A step locks that row, so no two sweeps read one piece at a
 //! time; a step that finds it locked does nothing. Doomed rows are locked with SKIP LOCKED.
 //!
+//! The worker looks before it locks or writes, because a lock on a row takes a transaction id and a
+//! flush. It keeps in memory up to which page it has looked ([`Bookmark::InMemory`]).
+//!
 //! OFFSET 0 in a statement makes a condition one look-up by an index for each row.
+
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use pgrx::pg_sys;
 
-use crate::pg::clock::{At, HOUR, Moment};
+use crate::pg::clock::{At, HOUR, Moment, SECOND};
 use crate::pg::columns::{Arg, Columns, arg};
 use crate::pg::spi::Statement;
 use crate::pg::table::table;
@@ -30,6 +35,8 @@ table! {
 const PAGES: i64 = 64;
 /// Rows that one step deletes, where an index finds them.
 const ROWS: i64 = 1000;
+/// What goes by age, at a moment that the table does not tell, is looked at this often.
+const AGING: i64 = 30 * SECOND;
 
 /// What one step of a task did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,6 +45,26 @@ pub struct SweepStep {
     pub removed: u64,
     /// There may be more to do at once.
     pub goes_on: bool,
+    /// Set where the steps up to this one have looked everywhere: while the tables stay as they
+    /// are, there is nothing to do before this moment. None where they have not, or where a lock of
+    /// another transaction was in the way.
+    pub idle_until: Option<Moment>,
+}
+
+impl SweepStep {
+    /// A step that has looked everywhere, and found nothing to do before this moment.
+    pub fn idle(until: Moment) -> Self {
+        Self { idle_until: Some(until), ..Self::default() }
+    }
+}
+
+/// Where a sweep notes how far it has come, and so who sweeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bookmark {
+    /// In the tables: a call of `queen_sweep`, whose session may end after it.
+    InTable,
+    /// In the memory of the process: the worker, which writes nothing where there is nothing to do.
+    InMemory,
 }
 
 /// A table that is swept page by page.
@@ -45,6 +72,11 @@ pub struct PagedTable {
     /// The name of its task, as `queen_sweep` reports it.
     pub task: &'static str,
     table: &'static str,
+    /// Asks whether the pages from $1 up to $2 have anything that is doomed at the moment $3, and
+    /// for the soonest moment that dooms one of their rows. What may be doomed at any time, by its
+    /// age, says -infinity.
+    look: Statement,
+    position: Position,
     /// Deletes from the pages from $1 up to $2, which are tids, what is doomed at the moment $3.
     delete: Statement,
     /// How long before now that moment lies, in microseconds.
@@ -62,28 +94,99 @@ static END: Statement = Statement::new(
     &[pg_sys::TEXTOID, pg_sys::INT8OID],
 );
 
+/// How far the worker has looked through a table. Of this process.
+struct Position {
+    page: AtomicI64,
+    /// The soonest moment that dooms a row before that page.
+    soonest: AtomicI64,
+}
+
 impl PagedTable {
     /// Sweep the next pages, from the start again where the last step came to the end. Goes on as
     /// long as pages have something to delete, up to the end of the table.
-    pub fn step(&self, now: Moment) -> SweepStep {
+    pub fn step(&self, now: Moment, bookmark: Bookmark) -> SweepStep {
+        match bookmark {
+            Bookmark::InTable => self.delete(now, None),
+            Bookmark::InMemory => self.look(now),
+        }
+    }
+
+    /// The pages from `page` on, or from where the last step stopped.
+    fn delete(&self, now: Moment, page: Option<i64>) -> SweepStep {
         let Some(row) = BEGIN.run(&[arg(self.task), arg(self.table)]).first() else {
             return SweepStep::default();
         };
-        let (page, pages): (i64, i64) = (row.need(PAGE), row.need(c"pages"));
+        let pages: i64 = row.need(c"pages");
+        let page = page.unwrap_or_else(|| row.need(PAGE));
         let page = if page < pages { page } else { 0 };
         let next = (page + PAGES).min(pages);
-        let tid = |page: i64| arg(format!("({page},0)"));
-        let removed = self.delete.run(&[tid(page), tid(next), arg(At(now - self.age))]).affected();
+        let removed = self.delete.run(&self.range(page, now)).affected();
         END.run(&[arg(self.task), arg(next)]);
-        SweepStep { removed: removed as u64, goes_on: removed > 0 && next < pages }
+        let goes_on = removed > 0 && next < pages;
+        SweepStep { removed: removed as u64, goes_on, idle_until: None }
+    }
+
+    /// Look at the next pages, and sweep them if they have something to delete.
+    fn look(&self, now: Moment) -> SweepStep {
+        let page = self.position.page.load(Ordering::Relaxed);
+        let Some(row) = self.look.run(&self.range(page, now)).first() else {
+            return SweepStep::default();
+        };
+        let pages: i64 = row.need(c"pages");
+        if row.need(c"is_doomed") {
+            let done = self.delete(now, Some(page));
+            // What another transaction has locked is looked at again in the next pass.
+            self.goes_to(page, pages);
+            return done;
+        }
+        let soonest = row.get::<At>(c"soonest").map_or(Moment::MAX, |at| at.0);
+        let soonest = self.position.soonest.fetch_min(soonest, Ordering::Relaxed).min(soonest);
+        match self.goes_to(page, pages) {
+            true => SweepStep::idle(match soonest.saturating_add(self.age) {
+                past if past < now => now + AGING,
+                moment => moment.saturating_add(1),
+            }),
+            false => SweepStep::default(),
+        }
+    }
+
+    /// Note that the pages from this one on have been looked at. Whether they were the last.
+    fn goes_to(&self, page: i64, pages: i64) -> bool {
+        let next = page + PAGES;
+        let is_last = next >= pages;
+        self.position.page.store(if is_last { 0 } else { next }, Ordering::Relaxed);
+        if is_last {
+            self.position.soonest.store(Moment::MAX, Ordering::Relaxed);
+        }
+        is_last
+    }
+
+    fn range(&self, page: i64, now: Moment) -> [Arg; 3] {
+        let tid = |page: i64| arg(format!("({page},0)"));
+        [tid(page), tid(page + PAGES), arg(At(now.saturating_sub(self.age)))]
     }
 }
 
 macro_rules! paged {
-    ($task:literal, $table:literal, $age:expr, $doomed:literal) => {
+    ($task:literal, $table:literal, $age:expr, $doomed:literal, $soonest:literal) => {
         PagedTable {
             task: $task,
             table: concat!("queen_mq.", $table),
+            look: Statement::new(
+                concat!(
+                    "SELECT EXISTS (SELECT FROM queen_mq.",
+                    $table,
+                    " AS t ",
+                    $doomed,
+                    ") AS is_doomed, (",
+                    $soonest,
+                    ")::timestamptz AS soonest, pg_catalog.pg_relation_size('queen_mq.",
+                    $table,
+                    "') / pg_catalog.current_setting('block_size')::bigint AS pages"
+                ),
+                &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],
+            ),
+            position: Position { page: AtomicI64::new(0), soonest: AtomicI64::new(Moment::MAX) },
             delete: Statement::new(
                 concat!(
                     "DELETE FROM queen_mq.",
@@ -115,7 +218,11 @@ pub static PAGED_TABLES: [PagedTable; 6] = [
                 WHERE q.id = t.queue_id),
                CASE WHEN t.queue_id
                          <= (SELECT last_value FROM queen_mq.queue_id_seq WHERE is_called)
-                    THEN 'infinity'::timestamptz ELSE '-infinity' END)"
+                    THEN 'infinity'::timestamptz ELSE '-infinity' END)",
+        "SELECT min(a.first + coalesce(q.dedup_window, '1 hour'))
+         FROM (SELECT queue_id, min(admitted_at) AS first FROM queen_mq.admission t
+               WHERE t.ctid >= $1::tid AND t.ctid < $2::tid GROUP BY queue_id) AS a
+         LEFT JOIN queen_mq.queue q ON q.id = a.queue_id"
     ),
     // A state goes when there is a newer revision, or when its cursor is gone.
     paged!(
@@ -128,13 +235,16 @@ pub static PAGED_TABLES: [PagedTable; 6] = [
                 OR t.cursor_id <= (SELECT last_value FROM queen_mq.cursor_id_seq WHERE is_called)
                    AND NOT EXISTS (SELECT FROM queen_mq.cursor c WHERE c.id = t.cursor_id
                                    UNION ALL
-                                   SELECT FROM queen_mq.claim c WHERE c.id = t.cursor_id))"
+                                   SELECT FROM queen_mq.claim c WHERE c.id = t.cursor_id))",
+        "NULL"
     ),
     paged!(
         "receipts",
         "receipt",
         HOUR,
-        "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at < $3"
+        "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at < $3",
+        "SELECT min(ended_at) FROM queen_mq.receipt t
+         WHERE t.ctid >= $1::tid AND t.ctid < $2::tid"
     ),
     // A lease set goes once no cursor in it holds a message or has one waiting, and its claims and
     // receipts are gone. If consumers always hold messages there, it goes by age: a lease is given
@@ -156,7 +266,9 @@ pub static PAGED_TABLES: [PagedTable; 6] = [
            AND NOT EXISTS (SELECT FROM unnest(t.cursor_ids) AS held(id)
                            CROSS JOIN LATERAL (SELECT ended_at FROM queen_mq.receipt
                                WHERE cursor_id = held.id AND lease_id = t.lease_id OFFSET 0) AS r
-                           WHERE r.ended_at >= $3 OFFSET 0)"
+                           WHERE r.ended_at >= $3 OFFSET 0)",
+        "SELECT min(created_at) FROM queen_mq.lease_set t
+         WHERE t.ctid >= $1::tid AND t.ctid < $2::tid"
     ),
     // Cursors of groups that are gone, once their leases are forgotten: until then a late ack is
     // told that its lease was taken away.
@@ -171,7 +283,11 @@ pub static PAGED_TABLES: [PagedTable; 6] = [
                            WHERE r.cursor_id = t.id AND r.ended_at >= $3 OFFSET 0)
            AND NOT EXISTS (SELECT FROM (SELECT due_at FROM queen_mq.progress
                                         WHERE cursor_id = t.id OFFSET 0) AS p
-                           WHERE p.due_at >= $3 OFFSET 0)"
+                           WHERE p.due_at >= $3 OFFSET 0)",
+        "SELECT '-infinity' FROM queen_mq.cursor t
+         WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
+           AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id OFFSET 0)
+         LIMIT 1"
     ),
     paged!(
         "removed_claims",
@@ -183,7 +299,11 @@ pub static PAGED_TABLES: [PagedTable; 6] = [
            AND (t.deadline IS NULL OR t.deadline < $3)
            AND NOT EXISTS (SELECT FROM (SELECT due_at FROM queen_mq.progress
                                         WHERE cursor_id = t.id OFFSET 0) AS p
-                           WHERE p.due_at >= $3 OFFSET 0)"
+                           WHERE p.due_at >= $3 OFFSET 0)",
+        "SELECT '-infinity' FROM queen_mq.claim t
+         WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
+           AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id OFFSET 0)
+         LIMIT 1"
     ),
 ];
 
@@ -211,7 +331,12 @@ static ORPHANS: Statement = Statement::new(
 /// queue was removed, and committed after.
 pub fn orphans() -> SweepStep {
     let removed = ORPHANS.run(&[arg(ROWS)]).affected();
-    SweepStep { removed: removed as u64, goes_on: removed as i64 == ROWS }
+    match removed {
+        0 => SweepStep::idle(Moment::MAX),
+        _ => {
+            SweepStep { removed: removed as u64, goes_on: removed as i64 == ROWS, idle_until: None }
+        }
+    }
 }
 
 static OWNER: Statement = Statement::new(
@@ -234,9 +359,20 @@ static MARKERS: Statement = Statement::new(
     &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID],
 );
 
+static NEXT_MARKER: Statement = Statement::new(
+    "SELECT expires_at FROM queen_mq.marker WHERE expires_at IS NOT NULL
+     ORDER BY expires_at LIMIT 1",
+    &[],
+);
+
 /// Delete markers that have expired.
 pub fn markers(now: Moment) -> SweepStep {
+    let next =
+        NEXT_MARKER.run(&[]).first().map_or(Moment::MAX, |row| row.need::<At>(c"expires_at").0);
+    if next > now {
+        return SweepStep::idle(next);
+    }
     let args: [Arg; 2] = [arg(At(now)), arg(ROWS)];
     let removed = MARKERS.run(&args).affected();
-    SweepStep { removed: removed as u64, goes_on: removed as i64 == ROWS }
+    SweepStep { removed: removed as u64, goes_on: removed as i64 == ROWS, idle_until: None }
 }

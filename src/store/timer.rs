@@ -177,6 +177,11 @@ pub fn next(queue: i64, under: &ActiveSnapshot) -> Option<Moment> {
     BY_MOMENT.end(&[Value::Int(queue)], ScanEnd::Start, under, |row| row.need::<At>(DELIVER_AT).0)
 }
 
+/// The queues in whose part of the index there is a timer, or was one. Costs one look-up for each.
+pub fn queues() -> Vec<i64> {
+    BY_MOMENT.leading_numbers(QUEUE_ID)
+}
+
 static COUNT: Statement =
     Statement::new("SELECT count(*) FROM queen_mq.timer WHERE queue_id = $1", &[pg_sys::INT8OID]);
 

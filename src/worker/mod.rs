@@ -3,9 +3,11 @@
 //! worker in each database that uses queen_mq ([`launcher`], [`registry`]). Without,
 //! `queen_worker_start` starts the worker of its database.
 
+mod agenda;
 mod launcher;
 mod registry;
 mod sweeper;
+mod transaction;
 
 use std::time::Duration;
 

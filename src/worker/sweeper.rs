@@ -4,22 +4,23 @@
 //! Between rounds the worker holds no snapshot and no lock but its own, [`locks::try_be_worker`],
 //! by which there is one worker in a database. It watches for three things: the next round, the
 //! next timer, and a command that wants the database for itself.
+//!
+//! A round visits what the [`Agenda`] says. Where no transaction has changed anything since the
+//! last round, and nothing has become due, that is nothing, and the round has no transaction. A
+//! transaction visits one queue after the other as long as it has written nothing, so that what it
+//! has locked or written is of one queue.
 
+use std::collections::HashSet;
 use std::ffi::{CStr, CString};
-use std::panic::AssertUnwindSafe;
 
-use pgrx::PgTryBuilder;
-use pgrx::pg_sys::panic::{CaughtError, ErrorReport};
 use pgrx::prelude::*;
 
+use super::agenda::Agenda;
+use super::transaction::{has_written, in_transaction};
 use super::{pause, registry, take_signals};
-use crate::broker::housekeeping::{self, Task};
-use crate::error::Result;
+use crate::broker::housekeeping::{self, Bookmark, QueueTask, Task, TaskPart};
 use crate::pg::clock::{self, Moment, SECOND};
-use crate::pg::error_context;
-use crate::pg::raise::OrRaise;
 use crate::pg::spi::connected;
-use crate::pg::sqlstate;
 use crate::settings;
 use crate::store::locks;
 use crate::store::queue::Queue;
@@ -31,6 +32,11 @@ const LONGEST_PAUSE: i64 = SECOND / 2;
 const TIMERS: i64 = SECOND;
 /// A task has this much time in one round. The rest is left to the next round.
 const TASK_TIME: i64 = SECOND / 4;
+/// A transaction that has written nothing ends after this: its snapshot keeps vacuum from rows.
+const LONGEST_TRANSACTION: i64 = SECOND / 20;
+/// So many queues are visited one by one; of more, the worker finds out first where there can be
+/// work.
+const FEW: usize = 10;
 /// Settings of the worker, whatever ALTER DATABASE or ALTER ROLE … SET gives other sessions. A
 /// statement of the worker waits for a lock no longer than `lock_timeout`, and leaves what is
 /// locked to the next round.
@@ -100,6 +106,7 @@ fn go_by_own_settings() {
 /// Sweep in rounds, until the database is not to be served any more, or a command wants it for
 /// itself.
 fn serve(database: pg_sys::Oid) {
+    let mut agenda = Agenda::default();
     let mut next = clock::now();
     let mut looked_at = next;
     let mut served_at = next;
@@ -109,7 +116,7 @@ fn serve(database: pg_sys::Oid) {
         }
         let now = clock::now();
         if now >= next {
-            match round(database) {
+            match round(database, &mut agenda) {
                 Ok(due) => (next, served_at) = (due, now),
                 Err(NotServed) if now - served_at > LINGER => return,
                 Err(NotServed) => next = now + LONGEST_PAUSE,
@@ -117,121 +124,136 @@ fn serve(database: pg_sys::Oid) {
             looked_at = clock::now();
             show("");
         } else if now - looked_at >= TIMERS {
-            let queues = queues().unwrap_or_default();
-            next = next_timer(&queues).map_or(next, |timer| next.min(timer));
+            if agenda.has_changed() {
+                let queues = queues().ok().flatten().unwrap_or_default();
+                next = next_timer(&queues).map_or(next, |timer| next.min(timer));
+            }
             looked_at = now;
         }
-        pause((next - clock::now()).clamp(1_000, LONGEST_PAUSE) / 1_000);
+        if pause((next - clock::now()).clamp(1_000, LONGEST_PAUSE) / 1_000) {
+            // The configuration may say that the database is not to be served.
+            agenda.forget_queues();
+        }
     }
 }
 
-/// Every queue; none where looking them up is an error, which is in the log then.
-fn queues() -> std::result::Result<Vec<Queue>, NotServed> {
+/// Every queue. None where looking them up is an error, which is in the log then.
+fn queues() -> std::result::Result<Option<Vec<Queue>>, NotServed> {
     let queues = in_transaction("start", || match is_installed() && is_served() {
         true => connected(housekeeping::queues).map(Some),
         false => Ok(None),
     });
     match queues {
         Some(None) => Err(NotServed),
-        Some(Some(queues)) => Ok(queues),
-        None => Ok(Vec::new()),
+        Some(Some(queues)) => Ok(Some(queues)),
+        None => Ok(None),
     }
 }
 
-/// One round: every task, for each queue one step, or as many as it has work for and its time
-/// allows. Returns when to come again: at once if a command wants the database for itself.
-fn round(database: pg_sys::Oid) -> std::result::Result<Moment, NotServed> {
+/// One round: every task, for each queue that is to be visited one step, or as many as it has work
+/// for and its time allows. Returns when to come again.
+fn round(database: pg_sys::Oid, agenda: &mut Agenda) -> std::result::Result<Moment, NotServed> {
     let began = clock::now();
-    let queues = queues()?;
-    for task in Task::all() {
-        show(task.name());
-        let deadline = clock::now() + TASK_TIME;
-        // Each part has one step, however late it is.
-        for part in task.parts(&queues) {
-            let step = || connected(|| part.step());
-            while in_transaction(task.name(), step).is_some_and(|done| done.goes_on)
-                && clock::now() < deadline
-                && !is_wanted_alone(database)
-            {
-                pgrx::check_for_interrupts!();
-            }
-            if is_wanted_alone(database) {
-                return Ok(began);
-            }
+    if agenda.begin_round() {
+        sweep(database, agenda)?;
+        if is_wanted_alone(database) {
+            return Ok(began);
         }
     }
-    // So that autovacuum learns of what was deleted.
-    // SAFETY: outside of a transaction, as it has to be.
-    unsafe { pg_sys::pgstat_report_stat(true) };
     let next = began + settings::sweep_interval();
     // A timer that is due even now is one that another transaction has locked.
     let soon = clock::now() + LONGEST_PAUSE;
-    Ok(next_timer(&queues).map_or(next, |timer| match timer <= clock::now() {
-        true => next.min(soon),
-        false => next.min(timer),
-    }))
+    let timers = agenda.idle_until(Task::EachQueue(QueueTask::Timers));
+    Ok(next.min(if timers <= clock::now() { soon } else { timers }))
+}
+
+/// Visit what is to be visited.
+fn sweep(database: pg_sys::Oid, agenda: &mut Agenda) -> std::result::Result<(), NotServed> {
+    if agenda.queues().is_none()
+        && let Some(queues) = queues()?
+    {
+        agenda.set_queues(queues);
+    }
+    let queues = agenda.queues().unwrap_or_default();
+    let mut has_visited = false;
+    for task in Task::all() {
+        let mut parts = task.parts(&queues);
+        parts.retain(|part| agenda.is_to_be_visited(task, *part));
+        if parts.len() > FEW {
+            pass_by_others(task, &mut parts, agenda);
+        }
+        if parts.is_empty() {
+            continue;
+        }
+        has_visited = true;
+        show(task.name());
+        visit(task, &parts, agenda, database);
+        if is_wanted_alone(database) {
+            break;
+        }
+    }
+    agenda.end_round();
+    if has_visited {
+        // So that autovacuum learns of what was deleted.
+        // SAFETY: outside of a transaction, as it has to be.
+        unsafe { pg_sys::pgstat_report_stat(true) };
+    }
+    Ok(())
+}
+
+/// Take the parts off the list in which the task has nothing to do, by one look at all of them.
+fn pass_by_others(task: Task, parts: &mut Vec<TaskPart<'_>>, agenda: &mut Agenda) {
+    let queues = in_transaction(task.name(), || connected(|| Ok(task.queues_at_issue()))).flatten();
+    let Some(queues) = queues.map(HashSet::<i64>::from_iter) else { return };
+    parts.retain(|part| {
+        let is_at_issue = queues.contains(&part.queue());
+        if !is_at_issue {
+            agenda.pass_by(task, *part);
+        }
+        is_at_issue
+    });
+}
+
+/// Visit these parts of a task. Each has one step, however late it is.
+fn visit(task: Task, parts: &[TaskPart<'_>], agenda: &mut Agenda, database: pg_sys::Oid) {
+    let deadline = clock::now() + TASK_TIME;
+    let mut at = 0;
+    while at < parts.len() {
+        let mut last = at;
+        let visited = in_transaction(task.name(), || {
+            connected(|| {
+                let end = clock::now() + LONGEST_TRANSACTION;
+                while let Some(part) = parts.get(at) {
+                    last = at;
+                    agenda.begin_visit(task, *part);
+                    let step = part.step(Bookmark::InMemory)?;
+                    agenda.end_visit(task, *part, &step);
+                    let stays = step.goes_on && clock::now() < deadline;
+                    at += usize::from(!stays);
+                    if step.goes_on || has_written() || clock::now() > end {
+                        break;
+                    }
+                    pgrx::check_for_interrupts!();
+                }
+                Ok(())
+            })
+        });
+        // The part in which there was an error has its turn again in the next round.
+        if visited.is_none() {
+            if let Some(part) = parts.get(last) {
+                agenda.fail_visit(task, *part);
+            }
+            at = last + 1;
+        }
+        if is_wanted_alone(database) {
+            return;
+        }
+        pgrx::check_for_interrupts!();
+    }
 }
 
 fn next_timer(queues: &[Queue]) -> Option<Moment> {
     in_transaction("timers", || connected(|| housekeeping::next_timer(queues))).flatten()
-}
-
-/// Run `body` in a transaction of its own. An error in it is reported to the log, aborts the
-/// transaction, and gives None; the worker goes on with the rest.
-fn in_transaction<T>(what: &str, body: impl FnOnce() -> Result<T>) -> Option<T> {
-    // SAFETY: a transaction is begun where none is, and ended on both ways out.
-    unsafe {
-        pg_sys::SetCurrentStatementStartTimestamp();
-        pg_sys::StartTransactionCommand();
-        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-        let commit = PgTryBuilder::new(AssertUnwindSafe(|| {
-            let value = body().or_raise();
-            pg_sys::PopActiveSnapshot();
-            pg_sys::CommitTransactionCommand();
-            Some(value)
-        }))
-        .catch_others(|error| {
-            sqlstate::forget();
-            tell(what, &error);
-            None
-        });
-        let committed = error_context::restored(|| commit.execute());
-        if committed.is_none() {
-            pg_sys::AbortCurrentTransaction();
-        }
-        committed
-    }
-}
-
-/// Write an error to the server log, unless a later round makes good for it.
-fn tell(what: &str, error: &CaughtError) {
-    let (CaughtError::PostgresError(report)
-    | CaughtError::ErrorReport(report)
-    | CaughtError::RustPanic { ereport: report, .. }) = error;
-    match report.sql_error_code() {
-        // Another transaction is at work on the same rows: the next round will do it.
-        PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE
-        | PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE
-        | PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED => (),
-        // The extension is being dropped, which the next round sees.
-        PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE
-        | PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT
-        | PgSqlErrorCode::ERRCODE_INVALID_SCHEMA_NAME => {
-            log!("queen_mq worker, {what}: {}", report.message());
-        }
-        _ => {
-            let message = format!("queen_mq worker, {what}: {}", report.message());
-            let mut warning =
-                ErrorReport::new(PgSqlErrorCode::ERRCODE_WARNING, message, "queen_mq worker");
-            if let Some(detail) = report.detail() {
-                warning = warning.set_detail(detail);
-            }
-            if let Some(hint) = report.hint() {
-                warning = warning.set_hint(hint);
-            }
-            warning.report(PgLogLevel::WARNING);
-        }
-    }
 }
 
 /// Let pg_stat_activity show this task; idle where it is empty.

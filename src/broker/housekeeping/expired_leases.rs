@@ -21,11 +21,11 @@ const CHUNK: usize = 500;
 /// A step that has found nothing to do looks on for this long, in microseconds.
 const LONGEST_STEP: i64 = SECOND / 20;
 
-/// One step on one queue: put back what leases hold that had expired at `now`. Returns how many
-/// leases.
+/// One step on one queue: put back what leases hold that had expired at `now`. Counts leases. While
+/// the tables stay as they are, the next step has nothing to do before the next lease ends.
 pub fn step(queue: &Queue, now: Moment) -> Result<SweepStep> {
     ActiveSnapshot::new_snapshot(|under| {
-        let mut all = SweepStep::default();
+        let mut all = SweepStep::idle(Moment::MAX);
         for group in group::of_queue(&queue.name, under)? {
             // A pop that searches for work has looked at all moments before this one.
             let (_, found) = discovery::newest(group.id, under)?.unwrap_or_default();
@@ -37,8 +37,14 @@ pub fn step(queue: &Queue, now: Moment) -> Result<SweepStep> {
                 for unit in due.into_iter().filter_map(|hint| hint.unit) {
                     all.removed += reclaim(queue, &group, Unit::named(&unit), now, under)?;
                 }
-                if !is_full || all.removed > 0 || clock::now() - now > LONGEST_STEP {
-                    all.goes_on |= is_full && all.removed > 0;
+                if !is_full {
+                    let next = discovery::next_due(group.id, now, under).unwrap_or(Moment::MAX);
+                    all.idle_until = all.idle_until.map(|until| until.min(next));
+                    break;
+                }
+                if all.removed > 0 || clock::now() - now > LONGEST_STEP {
+                    all.goes_on |= all.removed > 0;
+                    all.idle_until = None;
                     break;
                 }
                 pgrx::check_for_interrupts!();

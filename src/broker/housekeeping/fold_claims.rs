@@ -48,18 +48,23 @@ thread_local! {
     static ENDED_AT: SessionCache<i64, String> = SessionCache::of(REMEMBERED);
 }
 
-/// One step on one queue; counts claims.
+/// One step on one queue; counts claims. Age brings nothing to fold: while the tables stay as they
+/// are, a step that has come to the end of all groups has nothing to do any more.
 pub fn step(queue: &Queue) -> Result<SweepStep> {
     let until = clock::now() + LONGEST_STEP;
     ActiveSnapshot::new_snapshot(|under| {
-        let mut all = SweepStep::default();
+        let mut all = SweepStep::idle(Moment::MAX);
         for group in group::of_queue(&queue.name, under)? {
             let from = ENDED_AT.with(|ends| ends.take(&group.id)).unwrap_or_default();
             let mut next = claim::next_partition(group.id, &from);
             while let Some(partition) = next {
-                all.removed += fold(queue, &group, &partition, until, under)?;
+                match fold(queue, &group, &partition, until, under)? {
+                    Some(removed) => all.removed += removed,
+                    None => all.idle_until = None,
+                }
                 next = claim::next_partition(group.id, &partition);
                 if clock::now() > until {
+                    all.idle_until = None;
                     let goes_on = next.is_some();
                     all.goes_on |= goes_on || all.removed > 0;
                     if goes_on {
@@ -75,36 +80,36 @@ pub fn step(queue: &Queue) -> Result<SweepStep> {
 }
 
 /// Fold the claims of one partition, up to the moment `until`; returns how many it has removed.
-/// Looks first, and locks the cursor only if there is something to do. Does nothing if another
-/// transaction holds the cursor, or has moved it on since the snapshot.
+/// Looks first, and locks the cursor only if there is something to do. Does nothing, and returns
+/// None, if another transaction holds the cursor, or has moved it on since the snapshot.
 fn fold(
     queue: &Queue,
     group: &Group,
     partition: &str,
     until: Moment,
     under: &ActiveSnapshot,
-) -> Result<u64> {
+) -> Result<Option<u64>> {
     let found = cursor::status(group.id, &group.start, partition, under)?;
     let before = group.state_in(found.as_ref().map(|(located, _)| located));
     let folding = Folding::new(queue, group, partition, until, under);
     let mut after = folding.move_on(before.clone(), LEFT_BEHIND)?;
     let over = folding.settled_behind(&mut after)?;
     if after == before && over.is_empty() {
-        return Ok(0);
+        return Ok(Some(0));
     }
     let base = match found {
         Some((located, place)) => match cursor_or_claim::lock_if_newest(&located, place, under)? {
             LockAttempt::Locked => located,
-            LockAttempt::HeldByAnother | LockAttempt::MovedOn => return Ok(0),
+            LockAttempt::HeldByAnother | LockAttempt::MovedOn => return Ok(None),
         },
         // A new cursor takes shares of two locks, and one transaction may sweep many queues.
-        None if !locks::has_spare() => return Ok(0),
+        None if !locks::has_spare() => return Ok(None),
         None => match cursor::try_create(queue.id, group.id, partition)? {
             Some(new) => new,
-            None => return Ok(0),
+            None => return Ok(None),
         },
     };
-    Ok(write(&base, after, &over, under))
+    Ok(Some(write(&base, after, &over, under)))
 }
 
 /// Fold the claims of one partition in the transaction of a pop, up to the moment `until`. Locks

@@ -8,6 +8,10 @@
 //! A step ends soon, and says whether there is more to do at once. It waits for no lock: what
 //! another transaction has locked is left for a later step. So any number of sweeps may run side by
 //! side.
+//!
+//! A step of the worker looks before it locks or writes, so a transaction in which there was
+//! nothing to do has no transaction id. It also says until when it need not look again while no
+//! table changes.
 
 mod expired_leases;
 pub mod fold_claims;
@@ -20,8 +24,9 @@ use crate::pg::clock::{self, Moment};
 use crate::pg::random::random;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::queue::Queue;
-use crate::store::sweep::{self, PAGED_TABLES, PagedTable, SweepStep};
-use crate::store::{locks, timer};
+use crate::store::sweep::{self, PAGED_TABLES, PagedTable};
+pub use crate::store::sweep::{Bookmark, SweepStep};
+use crate::store::{claim, discovery, group, locks, timer};
 
 /// Timers that one step moves into the log.
 const TIMERS: usize = 500;
@@ -84,7 +89,30 @@ impl Task {
         }
     }
 
-    /// One step of the task, over all queues, in the caller's transaction.
+    /// The ids of the queues outside of which the task has nothing to do. None if all have to be
+    /// looked at one by one.
+    pub fn queues_at_issue(self) -> Option<Vec<i64>> {
+        match self {
+            Task::EachQueue(QueueTask::Timers) => Some(timer::queues()),
+            Task::EachQueue(QueueTask::Leases) => {
+                Some(group::queues_of(discovery::groups_with_moments()))
+            }
+            Task::EachQueue(QueueTask::Claims) => Some(group::queues_of(claim::groups())),
+            Task::EachQueue(QueueTask::Messages) | Task::Table(_) => None,
+        }
+    }
+
+    /// Whether the worker may leave the task for up to half a minute where it takes long and finds
+    /// nothing: no answer of a call, and no delivery, comes later for it.
+    pub fn may_rest(self) -> bool {
+        !matches!(
+            self,
+            Task::EachQueue(QueueTask::Timers | QueueTask::Leases)
+                | Task::Table(TableTask::Markers)
+        )
+    }
+
+    /// One step of the task, over all queues, in the transaction of a call of `queen_sweep`.
     pub fn step(self) -> Result<SweepStep> {
         let queues = match self {
             Task::EachQueue(_) => queues_from_anywhere()?,
@@ -92,7 +120,7 @@ impl Task {
         };
         let mut all = SweepStep::default();
         for part in self.parts(&queues) {
-            let done = part.step()?;
+            let done = part.step(Bookmark::InTable)?;
             all.removed += done.removed;
             all.goes_on |= done.goes_on;
             pgrx::check_for_interrupts!();
@@ -113,35 +141,51 @@ impl Task {
 
 impl TaskPart<'_> {
     /// One step of this part.
-    pub fn step(self) -> Result<SweepStep> {
+    pub fn step(self, bookmark: Bookmark) -> Result<SweepStep> {
         match self {
-            TaskPart::Queue(task, queue) => task.step(queue),
-            TaskPart::Table(task) => Ok(task.step()),
+            TaskPart::Queue(task, queue) => task.step(queue, bookmark),
+            TaskPart::Table(task) => Ok(task.step(bookmark)),
+        }
+    }
+
+    /// The id of the part's queue; 0 for a task that has a single part.
+    pub fn queue(self) -> i64 {
+        match self {
+            TaskPart::Queue(_, queue) => queue.id,
+            TaskPart::Table(_) => 0,
         }
     }
 }
 
 impl QueueTask {
-    fn step(self, queue: &Queue) -> Result<SweepStep> {
+    fn step(self, queue: &Queue, bookmark: Bookmark) -> Result<SweepStep> {
         match self {
-            QueueTask::Timers => {
-                let next = ActiveSnapshot::new_snapshot(|under| Ok(timer::next(queue.id, under)))?;
-                let moved = delayed::deliver_due(queue, next, TIMERS)?;
-                Ok(SweepStep { removed: moved as u64, goes_on: moved == TIMERS })
-            }
+            QueueTask::Timers => move_timers(queue),
             QueueTask::Leases => expired_leases::step(queue, clock::now()),
             QueueTask::Claims => fold_claims::step(queue),
-            QueueTask::Messages => retention::step(queue),
+            QueueTask::Messages => retention::step(queue, bookmark),
         }
     }
 }
 
+fn move_timers(queue: &Queue) -> Result<SweepStep> {
+    let next = || ActiveSnapshot::new_snapshot(|under| Ok(timer::next(queue.id, under)));
+    let first = next()?;
+    let moved = delayed::deliver_due(queue, first, TIMERS)?;
+    if moved == TIMERS {
+        return Ok(SweepStep { removed: moved as u64, goes_on: true, idle_until: None });
+    }
+    let left = if first.is_some_and(|at| at <= clock::now()) { next()? } else { first };
+    let idle_until = Some(left.unwrap_or(Moment::MAX));
+    Ok(SweepStep { removed: moved as u64, goes_on: false, idle_until })
+}
+
 impl TableTask {
-    fn step(self) -> SweepStep {
+    fn step(self, bookmark: Bookmark) -> SweepStep {
         let now = clock::now();
         match self {
             TableTask::Markers => sweep::markers(now),
-            TableTask::Paged(table) => table.step(now),
+            TableTask::Paged(table) => table.step(now, bookmark),
             TableTask::RemovedQueues => {
                 sweep::owner();
                 sweep::orphans()

@@ -23,4 +23,15 @@ impl Ages<'_> {
     pub fn is_due(&self, created_at: Moment) -> bool {
         self.is_over(created_at) || self.is_over_if_settled(created_at)
     }
+
+    /// From when on [`Self::is_over`] says yes.
+    pub fn over_at(&self, created_at: Moment) -> Moment {
+        self.queue.options.retention().map_or(Moment::MAX, |age| created_at.saturating_add(age))
+    }
+
+    /// From when on [`Self::is_due`] says yes.
+    pub fn due_at(&self, created_at: Moment) -> Moment {
+        let settled = created_at.saturating_add(self.queue.options.completed_retention());
+        settled.min(self.over_at(created_at))
+    }
 }

@@ -140,3 +140,14 @@ impl<'a> GroupInPartition<'a> {
         progress::append(located, &cursor, Notice::Ready { xid });
     }
 }
+
+/// Whether the segment may be deleted, as these groups, which are all of the queue, stand to it.
+pub fn may_go(row: &News, groups: &[GroupInPartition<'_>], ages: &Ages<'_>) -> bool {
+    let statuses: Vec<SegmentStatus> = groups.iter().map(|group| group.status(row)).collect();
+    if statuses.contains(&SegmentStatus::Leased) {
+        return false;
+    }
+    let is_settled =
+        !statuses.is_empty() && statuses.iter().copied().all(SegmentStatus::is_settled);
+    ages.is_over(row.created_at) || (is_settled && ages.is_over_if_settled(row.created_at))
+}

@@ -8,10 +8,13 @@
 //! arrivals and removals are counted. It also holds the rows of all groups, and, in each partition
 //! that it deletes from, every group's cursor. It tries these locks and waits for none: where
 //! another transaction is in the way, the messages stay until a later step.
+//!
+//! The worker takes no lock before it has seen a message that may go ([`look`]).
 
 mod ages;
 mod claims;
 mod group_in_partition;
+mod look;
 mod segment_status;
 
 use std::collections::BTreeMap;
@@ -19,48 +22,61 @@ use std::collections::BTreeMap;
 use queen_engine::holes::Snapshot;
 
 use self::ages::Ages;
-use self::group_in_partition::GroupInPartition;
-use self::segment_status::SegmentStatus;
+use self::group_in_partition::{GroupInPartition, may_go};
+use self::look::{LogPlace, Look, Looking, STEP};
 use crate::broker::stats::count::{ArrivalCount, SEGMENTS_WORTH_A_WRITE, set_missing_baseline};
 use crate::error::Result;
-use crate::pg::clock;
+use crate::pg::clock::{self, Moment};
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
 use crate::store::segment::{self, News, news};
-use crate::store::sweep::SweepStep;
+use crate::store::sweep::{Bookmark, SweepStep};
 use crate::store::{locks, seen_snapshot, tally};
 
-/// Segments that one step looks at.
-const STEP: usize = 1000;
-
 /// One step on one queue; counts messages.
-pub fn step(queue: &Queue) -> Result<SweepStep> {
+pub fn step(queue: &Queue, bookmark: Bookmark) -> Result<SweepStep> {
     ActiveSnapshot::new_snapshot(|under| {
         let taken = seen_snapshot::describe(under, queue.identity);
         let mut count = ArrivalCount::as_of(queue.id, &taken, Some(10 * STEP), under)?;
         let now = clock::now();
         let ages = Ages { queue, now };
-        let mut groups = group::of_queue(&queue.name, under)?;
-        let oldest = segment::oldest(queue.id, count.tally.floor, under);
-        let is_due = oldest.is_some_and(|at| match groups.is_empty() {
-            true => ages.is_over(at),
-            false => ages.is_due(at),
-        });
+        let groups = group::of_queue(&queue.name, under)?;
+        let due_at =
+            segment::oldest(queue.id, count.tally.floor, under).map_or(Moment::MAX, |at| {
+                match groups.is_empty() {
+                    true => ages.over_at(at),
+                    false => ages.due_at(at),
+                }
+            });
         let is_new = groups.iter().any(|group| group.baseline.is_none());
-        if !(is_due || is_new) || !count.is_complete() {
+        if !(due_at <= now || is_new) || !count.is_complete() {
             let goes_on = !count.is_complete();
             count.write_if_worth(if goes_on { 1 } else { SEGMENTS_WORTH_A_WRITE })?;
-            return Ok(SweepStep { removed: 0, goes_on });
+            let idle_until = (!goes_on).then_some(due_at);
+            return Ok(SweepStep { removed: 0, goes_on, idle_until });
         }
-        if !tally::try_lead(queue.id, count.revision())? {
+        let mut retention = Retention { ages, groups, snapshot: &taken.snapshot, under };
+        let from = match bookmark {
+            Bookmark::InTable => count.tally.swept.clone(),
+            // The baseline of a new group is written in any case.
+            Bookmark::InMemory if is_new => count.tally.swept.clone(),
+            Bookmark::InMemory => match retention.looking().look(count.tally.floor)? {
+                Look::MayGo(place) => place,
+                Look::Nothing(step) => {
+                    count.write_if_worth(SEGMENTS_WORTH_A_WRITE)?;
+                    return Ok(step);
+                }
+            },
+        };
+        if !tally::try_lead(queue.id, count.revision())?
+            || !retention.groups.iter().all(group::try_hold)
+        {
             return Ok(SweepStep::default());
         }
-        if !groups.iter().all(group::try_hold) {
-            return Ok(SweepStep::default());
-        }
+        let groups = &mut retention.groups;
         groups.iter_mut().for_each(|group| set_missing_baseline(&count, group, under));
-        Retention { ages, groups, snapshot: &taken.snapshot, under }.run(&mut count)
+        retention.run(from, bookmark, &mut count)
     })
 }
 
@@ -73,10 +89,20 @@ struct Retention<'a> {
 }
 
 impl Retention<'_> {
-    fn run(&self, count: &mut ArrivalCount) -> Result<SweepStep> {
+    fn looking(&self) -> Looking<'_> {
+        Looking { ages: &self.ages, groups: &self.groups, under: self.under }
+    }
+
+    /// Delete what may go of the segments after `from`.
+    fn run(
+        &self,
+        from: LogPlace,
+        bookmark: Bookmark,
+        count: &mut ArrivalCount,
+    ) -> Result<SweepStep> {
         let queue = self.ages.queue.id;
         let before = count.tally.clone();
-        let (xid, key) = count.tally.swept.clone();
+        let (xid, key) = from;
         let rows = news(queue, xid, &key, false, STEP, self.under);
         let mut is_full = rows.len() == STEP;
         let mut partitions = BTreeMap::<String, Vec<News>>::new();
@@ -99,15 +125,22 @@ impl Retention<'_> {
             pgrx::check_for_interrupts!();
         }
         let goes_on = is_full && last.is_some();
-        count.tally.floor = count.tally.floor.max(self.floor(count.tally.floor));
-        // From the end of what is old back to the start: groups may have settled something since.
-        let start = (count.tally.floor, Default::default());
-        count.tally.swept = last.filter(|_| goes_on).unwrap_or(start);
+        let goes_on_after = last.filter(|_| goes_on);
+        if bookmark == Bookmark::InMemory {
+            look::go_on_after(queue, goes_on_after.clone());
+        }
+        if removed > 0 || bookmark == Bookmark::InTable {
+            count.tally.floor = count.tally.floor.max(self.floor(count.tally.floor));
+            // From the end of what is old back to the start: groups may have settled something
+            // since.
+            let start = (count.tally.floor, Default::default());
+            count.tally.swept = goes_on_after.unwrap_or(start);
+        }
         match count.tally == before {
             true => count.write_if_worth(SEGMENTS_WORTH_A_WRITE)?,
             false => count.write(),
         }
-        Ok(SweepStep { removed, goes_on })
+        Ok(SweepStep { removed, goes_on, idle_until: None })
     }
 
     /// A transaction id below which the log has no segment and gets none: that of the first visible
@@ -132,7 +165,8 @@ impl Retention<'_> {
     fn clean(&self, partition: &str, rows: Vec<News>) -> Result<Vec<News>> {
         let read = |group| GroupInPartition::read(group, &self.ages, partition, &rows, self.under);
         let groups = self.groups.iter().map(read).collect::<Result<Vec<_>>>()?;
-        let gone: Vec<News> = rows.into_iter().filter(|row| self.may_go(row, &groups)).collect();
+        let gone: Vec<News> =
+            rows.into_iter().filter(|row| may_go(row, &groups, &self.ages)).collect();
         if gone.is_empty() {
             return Ok(gone);
         }
@@ -145,16 +179,5 @@ impl Retention<'_> {
         let ids: Vec<u64> = gone.iter().map(|row| row.segment.key.1).collect();
         segment::delete(self.ages.queue.id, partition, &ids);
         Ok(gone)
-    }
-
-    fn may_go(&self, row: &News, groups: &[GroupInPartition<'_>]) -> bool {
-        let statuses: Vec<SegmentStatus> = groups.iter().map(|group| group.status(row)).collect();
-        if statuses.contains(&SegmentStatus::Leased) {
-            return false;
-        }
-        let is_settled =
-            !statuses.is_empty() && statuses.iter().copied().all(SegmentStatus::is_settled);
-        self.ages.is_over(row.created_at)
-            || (is_settled && self.ages.is_over_if_settled(row.created_at))
     }
 }
