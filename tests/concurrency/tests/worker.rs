@@ -161,6 +161,11 @@ async fn it_comes_back_however_it_ended() -> Result<()> {
     // Like the crash of any process: the server restarts, and so does the worker.
     let killed = std::process::Command::new("kill").args(["-9", &second.to_string()]).status()?;
     ensure!(killed.success(), "kill failed");
+    // The postmaster hears of it later than this test.
+    eventually("ended session", SOON, async || {
+        Ok(session.run("SELECT 1").await.is_err().then_some(()))
+    })
+    .await?;
     let session = eventually("recovered server", SOON, async || {
         let Ok(session) = db.session().await else { return Ok(None) };
         Ok(session.run("SELECT 1").await.is_ok().then_some(session))
