@@ -24,8 +24,8 @@
 //!
 //! **A state needs no lock.** It says what has been read, which is true whichever transaction wrote
 //! it. Each search goes on from the newest state that it sees, and its transaction may write the
-//! result as a new row. Where two searches go on from the same state, one result is not used, and
-//! some rows are read twice.
+//! result as a new row. Where two searches go on from one state, a later search uses the result of
+//! one of them, and reads again what the other one has read.
 
 use std::collections::BTreeMap;
 
@@ -184,7 +184,7 @@ impl Discovery {
     }
 
     /// Up to `count` open partitions that are `wanted`. `turn` picks the first of them: consumers
-    /// that come at the same time, each with another turn, then do not all try the same ones.
+    /// that come at one moment have different turns, so each tries other partitions first.
     pub fn pick(&self, turn: u64, count: usize, wanted: impl Fn(&str) -> bool) -> Vec<String> {
         let left: Vec<&str> = self.open.iter().filter(|name| wanted(name)).collect();
         let from = (turn % left.len().max(1) as u64) as usize;

@@ -58,7 +58,7 @@ pub enum Outcome {
     DeadLettered,
     /// It was exhausted, and the queue keeps no dead letters.
     Dropped,
-    /// It was settled so before, under the same lease. Nothing changes.
+    /// An earlier call has settled it with this status, under this lease. Nothing changes.
     Already,
 }
 

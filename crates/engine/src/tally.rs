@@ -5,10 +5,10 @@
 //! keeps a count of what has arrived. A transaction counts on from the newest stored count, along
 //! the order of xids, by the rules of a search for work ([`crate::discovery`]).
 //!
-//! One rule is stricter. Two searches may go on from the same stored state: the result that is not
-//! used has cost work, and nothing else. A count also says what was removed from the log, which is
-//! found nowhere else. So a transaction writes a count only while it holds a lock of the queue, and
-//! only if the count it began with is still the newest.
+//! One rule is stricter. Two searches may go on from one stored state: the result that no later
+//! search uses has cost work, and nothing else. A count also says what was removed from the log,
+//! which is found nowhere else. So a transaction writes a count only while it holds a lock of the
+//! queue, and only if the count it began with is still the newest.
 
 use serde::{Deserialize, Serialize};
 

@@ -29,8 +29,8 @@ use crate::wait::waiters::{self, PartitionHash, Topic};
 
 /// `queen_subscribe`: register `group` on `queue`, which need not exist. `ordering` is a checked
 /// name, or None: as the queue has it. False if the group exists, which then stays as it is. Waits
-/// for a transaction that is registering the same name. Error 42704 for an unknown queue when
-/// `queen_mq.auto_create` is off.
+/// for a transaction that is registering a group of this name. Error 42704 for an unknown queue
+/// when `queen_mq.auto_create` is off.
 pub fn subscribe(queue: &str, group: &str, mode: Mode, ordering: Option<&str>) -> Result<bool> {
     let (found, existing) = lookup::queue_and_group(queue, group)?;
     if found.is_none() && !settings::auto_create() {
@@ -142,7 +142,7 @@ impl Registration {
     }
 
     /// Write the registration, for a pop that has found no group. Where another transaction is
-    /// registering the same name, or has done so since, look up instead what there is. Never waits.
+    /// registering the group, or has done so since, the pop looks up what there is. Never waits.
     pub fn write_into(self, found: &mut ForPop, queue: &str, name: &str) -> Result<()> {
         match self.write(queue, name, Patience::PassBy)? {
             Some((group, discovery)) => {
