@@ -48,7 +48,8 @@ pub fn subscribe(queue: &str, group: &str, mode: Mode, ordering: Option<&str>) -
 }
 
 /// `queen_unsubscribe`: remove the group. The holder of one of its leases has lost it. False if
-/// there is no such group.
+/// there is no such group. Pops of the group that wait register it anew, as of the moment at which
+/// they find it gone: the commit wakes them.
 pub fn unsubscribe(queue: &str, group: &str) -> Result<bool> {
     let (found, Some(group)) = share_queue_and_group(queue, group, true)? else {
         return Ok(false);
@@ -60,6 +61,7 @@ pub fn unsubscribe(queue: &str, group: &str) -> Result<bool> {
     })?;
     revoke_leases(found.as_ref(), &locate(&group, locked)?);
     group::forget(group.id);
+    waiters::touch_all(Topic::group(group.id));
     Ok(true)
 }
 

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use queen_tests::waiting::are_asleep;
 use queen_tests::{TestDb, eventually};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -156,6 +157,27 @@ async fn a_pop_that_waits_registers_a_group_whose_registration_was_rolled_back()
     first.run("ROLLBACK").await?;
     setup.run("SELECT queen_push('q', '2')").await?;
     ensure!(task.await?? == 1, "the message did not come");
+    Ok(())
+}
+
+/// A group that is removed while a pop waits is registered anew, from then on.
+#[tokio::test]
+async fn a_pop_that_waits_registers_a_group_that_was_removed() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let setup = db.session().await?;
+    for removal in ["queen_unsubscribe('q', 'g')", "queen_delete_queue('q')"] {
+        let waiting = db.session().await?;
+        setup.run("SELECT queen_configure('q'); SELECT queen_subscribe('q', 'g', 'all')").await?;
+        let pop = "SELECT count(*) \
+                   FROM queen_pop('q', 'g', wait => '20 s', subscription_mode => 'all')";
+        let task = tokio::spawn(async move { waiting.count(pop).await });
+        are_asleep(&setup, 1).await?;
+        setup.run(&format!("SELECT {removal}")).await?;
+        setup.run("SELECT queen_push('q', '1')").await?;
+        ensure!(task.await?? == 1, "the message did not come after {removal}");
+        assert_eq!(setup.count("SELECT in_flight FROM queen_groups WHERE queue = 'q'").await?, 1);
+        setup.run("SELECT queen_delete_queue('q')").await?;
+    }
     Ok(())
 }
 
