@@ -22,7 +22,7 @@ use crate::pg::snapshot::ActiveSnapshot;
 use crate::settings;
 use crate::store::group::{self, Group, NewGroup, Patience, QUEUE_MODE};
 use crate::store::identity::Identity;
-use crate::store::queue::Queue;
+use crate::store::queue::{self, Queue};
 use crate::store::segment::news;
 use crate::store::{discovery, seen_snapshot, tally};
 use crate::wait::waiters::{self, PartitionHash, Topic};
@@ -43,7 +43,7 @@ pub fn subscribe(queue: &str, group: &str, mode: Mode, ordering: Option<&str>) -
         Some(queue) => queue.identity,
         None => restore::current()?,
     };
-    let new = Registration::prepare(group, found.as_ref(), mode, identity)?;
+    let new = Registration::prepare(queue, group, mode, identity)?;
     Ok(new.ordered(ordering).write(queue, group, Patience::Wait)?.is_some())
 }
 
@@ -84,19 +84,16 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Prepare to register `group`: fix what it will read, and write nothing. Queue mode reads
-    /// everything.
-    pub fn prepare(
-        group: &str,
-        queue: Option<&Queue>,
-        mode: Mode,
-        identity: Identity,
-    ) -> Result<Self> {
+    /// Prepare to register `group` on `queue`, which need not exist: fix what it will read, and
+    /// write nothing. Queue mode reads everything.
+    pub fn prepare(queue: &str, group: &str, mode: Mode, identity: Identity) -> Result<Self> {
         let mode = if group == QUEUE_MODE { Mode::All } else { mode };
         ActiveSnapshot::new_snapshot(|under| {
+            // By the snapshot that fixes the rest. The caller may have found no queue, and this
+            // snapshot may show the first messages of one.
+            let id = queue::find(queue, under).map(|stored| stored.id());
             let end = LogEnd::look(identity, under);
             let since = Stream::starting_at(&end.seen.snapshot, end.seen.xmax);
-            let id = queue.map(|queue| queue.id);
             let beginning = Beginning::of(mode, id, &end, under);
             let (has_messages, baseline, counted) = match (beginning.messages, id) {
                 (Some(messages), _) => (messages > 0, None, None),

@@ -159,7 +159,10 @@ fn registration_to_write(
     let (queue, identity) = (found.queue.as_ref(), found.identity()?);
     let registration = match pending.take() {
         Some(registration) => registration,
-        None => Box::new(Registration::prepare(request.group, queue, request.mode, identity)?),
+        None => {
+            let (queue, group) = (request.queue, request.group);
+            Box::new(Registration::prepare(queue, group, request.mode, identity)?)
+        }
     };
     if !is_last && !registration.has_news(queue, identity)? && !found.has_due_timer() {
         *pending = Some(registration);

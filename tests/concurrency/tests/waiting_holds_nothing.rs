@@ -181,6 +181,32 @@ async fn a_pop_that_waits_registers_a_group_that_was_removed() -> Result<()> {
     Ok(())
 }
 
+/// The queue comes to be between the two looks of a pop that waits: for the queue, and for what the
+/// group is to read.
+#[tokio::test]
+async fn a_pop_that_waits_finds_what_comes_while_it_prepares_a_group() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [setup, waiting, pushing] = db.sessions().await?;
+    // Where there is no queue, a call reads this table.
+    pushing.run("BEGIN; LOCK TABLE queen_mq.identity").await?;
+    let pop = "SELECT count(*) \
+               FROM queen_pop('q', 'g', wait => '30 s', subscription_mode => 'all')";
+    let task = tokio::spawn(async move { waiting.count(pop).await.map(|n| (n, Instant::now())) });
+    eventually("a pop that waits for the table", Duration::from_secs(20), async || {
+        let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted \
+                     AND relation = 'queen_mq.identity'::regclass";
+        Ok((setup.count(waits).await? == 1).then_some(()))
+    })
+    .await?;
+    pushing.run("SELECT queen_push('q', '1'); COMMIT").await?;
+    let committed = Instant::now();
+    let (popped, at) = task.await??;
+    ensure!(popped == 1, "the message did not come");
+    let late = at.saturating_duration_since(committed);
+    ensure!(late < Duration::from_secs(15), "it came {late:?} later");
+    Ok(())
+}
+
 /// A seek that ends in an error gives back at once what it kept from other sessions.
 #[tokio::test]
 async fn a_pop_that_waits_is_woken_where_a_seek_ends_in_an_error() -> Result<()> {
