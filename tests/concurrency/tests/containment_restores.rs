@@ -50,7 +50,9 @@ async fn goes_on(session: &Session, held: &[Message]) -> Result<()> {
     let batch = PushBatch::new("q", (31..=35).map(n).collect()).partition("a");
     batch.run(session).await?;
     Push::new("not yet", n(36)).run(session).await?;
-    Ack::all(held[0].lease()?).run(session).await.fails_with("QN001")?;
+    let refusal = Ack::all(held[0].lease()?).run(session).await.fails_with("QN001")?;
+    let ended = refusal.detail().unwrap_or_default();
+    ensure!(ended.contains("restored"), "the lease has an hour left: {ended}");
     let mut came = numbers(&drain(session, &pop(), 8, SOON).await?);
     came.sort_unstable();
     assert_eq!(came, [28, 29, 30, 31, 32, 33, 34, 35]);
