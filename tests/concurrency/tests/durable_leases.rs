@@ -101,6 +101,7 @@ async fn most_pops_wait_for_no_disk_and_each_does_with_durable_leases() -> Resul
     }
     println!("{flushed} of 50 pops were flushed");
     ensure!(flushed <= 10, "{flushed} of 50 pops were flushed");
+    session.run("SET queen_mq.durable_lease = on").await.fails_with("42602")?;
     session.run("SET queen_mq.durable_leases = on").await?;
     for _ in 0..50 {
         waits(&session, POP).await?;
