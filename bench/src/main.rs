@@ -40,6 +40,9 @@ struct Options {
     /// Only these scenarios, by their numbers: 4,9
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
     only: Vec<u8>,
+    /// Interleaved rounds of each scenario; the figures are their medians (5; with --quick 2)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: Option<u16>,
     /// How long scenario 7 holds the snapshot
     #[arg(long, value_name = "SECONDS")]
     snapshot_seconds: Option<u64>,
@@ -57,6 +60,9 @@ struct Options {
 impl Options {
     fn scale(&self) -> Scale {
         let mut scale = if self.quick { Scale::quick() } else { Scale::full() };
+        if let Some(rounds) = self.rounds {
+            scale.rounds = rounds.into();
+        }
         if let Some(seconds) = self.snapshot_seconds {
             scale.with_snapshot = Duration::from_secs(seconds);
         }
@@ -90,6 +96,7 @@ async fn main() -> Result<()> {
 
     let report = run(&lab, &options, &numbers).await?;
     println!("\n{}", report.summary());
+    println!("{}", report.goals());
     save(&options.out, &report)?;
     lab.server.clean_up().await
 }
@@ -99,6 +106,7 @@ async fn run(lab: &Lab, options: &Options, numbers: &[u8]) -> Result<Report> {
     let mut report = Report {
         started: chrono::Local::now().format("%Y%m%d-%H%M%S").to_string(),
         mode: if options.quick { "quick" } else { "full" },
+        rounds: lab.scale.rounds,
         seconds: 0.0,
         cpus: std::thread::available_parallelism().map_or(1, Into::into),
         server: lab.server.facts().await?,
@@ -130,6 +138,7 @@ fn progress(scenarios: usize) -> Result<ProgressBar> {
 fn save(directory: &Path, report: &Report) -> Result<()> {
     let path = |suffix: &str| directory.join(format!("{}{suffix}", report.started));
     report.write(&path(".json"))?;
+    report.write_goals(&path(".md"))?;
     plot::goals(&path(".svg"), &report.outcomes)?;
     for outcome in report.outcomes.iter().filter(|outcome| !outcome.lines.is_empty()) {
         plot::lines(&path(&format!("-{}.svg", outcome.number)), outcome)?;

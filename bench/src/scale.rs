@@ -4,7 +4,7 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// Rounds of A B A B. The median of the rounds is reported.
+    /// Rounds of A B A B. The median of the rounds is reported, with the smallest and the largest.
     pub rounds: usize,
     /// The length of one measurement.
     pub duration: Duration,
@@ -59,7 +59,7 @@ impl Scale {
     /// About 20 minutes.
     pub fn full() -> Self {
         Self {
-            rounds: 3,
+            rounds: 5,
             duration: Duration::from_millis(1500),
             singles: 20_000,
             batches: 1_000_000,
