@@ -1,5 +1,6 @@
 //! The scenarios, by their numbers.
 
+mod ack_and_pop;
 mod backlog;
 mod caught_up;
 mod consume;
@@ -21,7 +22,7 @@ use crate::lab::Lab;
 use crate::outcome::Outcome;
 
 /// Numbers stay as they are, so that runs of different versions can be compared. 15 is not used.
-pub const ALL: [u8; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 17];
+pub const ALL: [u8; 17] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 17, 18];
 
 /// Runs one scenario, in databases made for it.
 pub async fn run(lab: &Lab, number: u8) -> Result<Outcome> {
@@ -42,6 +43,7 @@ pub async fn run(lab: &Lab, number: u8) -> Result<Outcome> {
         14 => unordered::run(lab).await,
         16 => caught_up::run(lab).await,
         17 => waiting::run(lab).await,
+        18 => ack_and_pop::run(lab).await,
         _ => bail!("there is no scenario {number}"),
     }
 }

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use super::consume::SYSTEMS;
 use crate::db::{Db, Session};
 use crate::fill;
-use crate::job::{Action, Job, System, Turn};
+use crate::job::{Action, Held, Job, System, Turn};
 use crate::lab::Lab;
 use crate::outcome::{Check, Goal, Outcome, Sample};
 use crate::payload::Size;
@@ -46,7 +46,8 @@ async fn per_message(lab: &Lab, db: &Db, system: System, batch: usize, cycles: u
     let steps = async |from: u64, to: u64| {
         let mut messages = 0;
         for step in from..to {
-            messages += job.step(&session, &lab.payloads, Turn { worker: 0, step }).await?;
+            let turn = Turn { worker: 0, step };
+            messages += job.step(&session, &lab.payloads, turn, &mut Held::default()).await?;
         }
         anyhow::Ok(messages)
     };
