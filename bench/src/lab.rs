@@ -33,6 +33,8 @@ pub struct Contender {
     pub backlog: Option<Backlog>,
     /// The queue is one of queen_mq without order.
     pub unordered: bool,
+    /// SQL that each session runs before its turn; `RESET ALL` follows it.
+    pub setting: &'static str,
 }
 
 impl Contender {
@@ -47,6 +49,7 @@ impl Contender {
             sessions,
             backlog: None,
             unordered: false,
+            setting: "",
         }
     }
 
@@ -61,6 +64,7 @@ impl Contender {
             sessions,
             backlog: Some(backlog),
             unordered: false,
+            setting: "",
         }
     }
 
@@ -76,6 +80,11 @@ impl Contender {
 
     pub fn doing(mut self, action: Action) -> Self {
         self.action = action;
+        self
+    }
+
+    pub fn with(mut self, setting: &'static str) -> Self {
+        self.setting = setting;
         self
     }
 
@@ -155,6 +164,20 @@ impl Lab {
             _ => contender.backlog.map(|backlog| backlog.messages),
         };
         let load = Load { sessions: contender.sessions, duration, messages };
-        load::run(db, &contender.job(queue.to_owned()), load, &self.payloads).await
+        if !contender.setting.is_empty() {
+            set(db, contender.sessions, contender.setting).await?;
+        }
+        let measured = load::run(db, &contender.job(queue.to_owned()), load, &self.payloads).await;
+        if !contender.setting.is_empty() {
+            set(db, contender.sessions, "RESET ALL").await?;
+        }
+        measured
     }
+}
+
+async fn set(db: &Db, sessions: usize, sql: &str) -> Result<()> {
+    for session in db.sessions(sessions).await? {
+        session.batch_execute(sql).await?;
+    }
+    Ok(())
 }

@@ -36,40 +36,57 @@ pub async fn batches(lab: &Lab) -> Result<Outcome> {
     let mut outcome = Outcome::new(3, "pop 100 + ack from a big backlog", method);
     outcome.samples = lab.contest(&db, &contenders).await?;
     for size in [Size::Small, Size::Large].map(Size::label) {
-        let goal = Some(Goal::AtLeast(10.0));
-        outcome.compare(&format!("queen_mq, {size}"), &format!("pgmq, {size}"), goal);
+        let ours = format!("queen_mq, {size}");
+        outcome.compare(&ours, &format!("pgmq, {size}"), Some(Goal::AtLeast(5.0)));
+        outcome.compare(&ours, &format!("table, {size}"), Some(Goal::AtLeast(1.5)));
     }
     lab.server.drop_database(db).await?;
     Ok(outcome)
 }
 
+/// The sizes and numbers of sessions of scenario 4.
+const CASES: [(Size, usize); 3] = [(Size::Small, 8), (Size::Small, 64), (Size::Large, 64)];
+const DURABLE: &str = "queen_mq, durable leases";
+
 /// Scenario 4: one message at a time, popped in one transaction and settled in another.
 pub async fn singles(lab: &Lab) -> Result<Outcome> {
     let db = lab.server.database("pop_single").await?;
-    let contenders: Vec<Contender> = [Size::Small, Size::Large]
-        .into_iter()
-        .flat_map(|size| {
-            SYSTEMS.map(|system| {
-                Contender::consumes(system, 1, 64, single_backlog(lab))
-                    .of_size(size)
-                    .labelled(format!("{}, {}", system.label(), size.label()))
-            })
-        })
-        .collect();
+    let mut contenders = Vec::new();
+    for (size, sessions) in CASES {
+        let of = |system: System, name: &str| {
+            Contender::consumes(system, 1, sessions, single_backlog(lab))
+                .of_size(size)
+                .labelled(label(name, size, sessions))
+        };
+        contenders.extend(SYSTEMS.map(|system| of(system, system.label())));
+        if size == Size::Small {
+            contenders.push(of(System::Queen, DURABLE).with("SET queen_mq.durable_leases = on"));
+        }
+    }
 
     let method = format!(
-        "64 sessions pop and settle single messages, in two transactions (the table: in one), from \
-         {} in 1,000 partitions, pushed one by one",
+        "8 and 64 sessions pop and settle single messages, in two transactions (the table: in \
+         one), from {} in 1,000 partitions, pushed one by one. With durable leases the pop waits \
+         for the disk, too",
         lab.scale.singles
     );
     let mut outcome = Outcome::new(4, "pop 1 + ack 1", method);
     outcome.samples = lab.contest(&db, &contenders).await?;
-    for size in [Size::Small, Size::Large].map(Size::label) {
-        let goal = Some(Goal::AtLeast(2.0));
-        outcome.compare(&format!("queen_mq, {size}"), &format!("pgmq, {size}"), goal);
+    for (size, sessions) in CASES {
+        let label = |name: &str| label(name, size, sessions);
+        let [queen, pgmq, table] = SYSTEMS.map(|system| label(system.label()));
+        outcome.compare(&queen, &pgmq, Some(Goal::AtLeast(2.0)));
+        outcome.compare(&queen, &table, Some(Goal::AtLeast(1.0)));
+        if size == Size::Small {
+            outcome.compare(&label(DURABLE), &pgmq, Some(Goal::AtLeast(1.6)));
+        }
     }
     lab.server.drop_database(db).await?;
     Ok(outcome)
+}
+
+fn label(name: &str, size: Size, sessions: usize) -> String {
+    format!("{name}, {sessions} sessions, {}", size.label())
 }
 
 /// The backlog for single messages: each was pushed by itself.
