@@ -21,4 +21,8 @@ say "starting a throw-away server"
 cluster_start bench "shared_preload_libraries = 'queen_mq'" "max_connections = 400" \
   "shared_buffers = 1GB" "max_wal_size = 8GB" "checkpoint_timeout = 30min" \
   "fsync = on" "synchronous_commit = on"
-$driver/release/queen-bench --out target/bench "$@"
+# Scenario 19 starts a standby, and stops it. If the driver is interrupted, it is stopped here.
+export QUEEN_BENCH_STANDBY=$cluster_dir
+at_exit standby_stop
+standby_stop() { scripts/standby.sh stop; }
+$driver/release/queen-bench --standby scripts/standby.sh --out target/bench "$@"

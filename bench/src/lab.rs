@@ -13,11 +13,13 @@ use crate::load::{self, Latencies, Load, Measured};
 use crate::outcome::Sample;
 use crate::payload::{Payloads, Size};
 use crate::scale::Scale;
+use crate::standby::Standby;
 
 pub struct Lab {
     pub server: Server,
     pub payloads: Arc<Payloads>,
     pub scale: Scale,
+    pub standby: Option<Standby>,
     pub progress: ProgressBar,
 }
 

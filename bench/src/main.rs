@@ -15,6 +15,7 @@ mod plot;
 mod report;
 mod scale;
 mod scenarios;
+mod standby;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,7 @@ use crate::lab::Lab;
 use crate::payload::Payloads;
 use crate::report::Report;
 use crate::scale::Scale;
+use crate::standby::Standby;
 
 #[derive(Parser)]
 #[command(about = "Measures queen_mq beside pgmq and a FOR UPDATE SKIP LOCKED table")]
@@ -49,6 +51,9 @@ struct Options {
     /// How long scenario 13 keeps its steady rate
     #[arg(long, value_name = "SECONDS")]
     steady_seconds: Option<u64>,
+    /// Starts a standby of the server, for scenario 19, and stops it: called with start and stop
+    #[arg(long, value_name = "PROGRAM")]
+    standby: Option<PathBuf>,
     /// Superuser of a server that preloads queen_mq and allows 300 connections or more
     #[arg(long, env = "QUEEN_TEST_URL", hide_env_values = true)]
     url: String,
@@ -91,6 +96,7 @@ async fn main() -> Result<()> {
         server: Server::prepare(&options.url).await?,
         payloads: Arc::new(Payloads::generate()),
         scale: options.scale(),
+        standby: options.standby.clone().map(Standby::new),
         progress: progress(numbers.len())?,
     };
 
