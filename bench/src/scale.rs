@@ -32,6 +32,8 @@ pub struct Scale {
     /// How many sessions wait in scenario 17, and for how long it pushes to them.
     pub waiting_sessions: &'static [usize],
     pub waiting_time: Duration,
+    /// How long scenario 20 looks at an idle worker, each time.
+    pub idle: Duration,
 }
 
 impl Scale {
@@ -53,6 +55,7 @@ impl Scale {
             steady: Duration::from_secs(10),
             waiting_sessions: &[4, 16, 60],
             waiting_time: Duration::from_millis(1500),
+            idle: Duration::from_secs(5),
         }
     }
 
@@ -74,6 +77,7 @@ impl Scale {
             steady: Duration::from_secs(120),
             waiting_sessions: &[4, 16, 60, 256],
             waiting_time: Duration::from_secs(4),
+            idle: Duration::from_secs(60),
         }
     }
 }
