@@ -5,6 +5,7 @@ mod backlog;
 mod caught_up;
 mod consume;
 mod effect;
+mod figures;
 mod idle;
 mod latency;
 mod push;
@@ -24,7 +25,7 @@ use crate::lab::Lab;
 use crate::outcome::Outcome;
 
 /// Numbers stay as they are, so that runs of different versions can be compared. 15 is not used.
-pub const ALL: [u8; 19] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 17, 18, 19, 20];
+pub const ALL: [u8; 20] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 17, 18, 19, 20, 21];
 
 /// Runs one scenario, in databases made for it.
 pub async fn run(lab: &Lab, number: u8) -> Result<Outcome> {
@@ -48,6 +49,7 @@ pub async fn run(lab: &Lab, number: u8) -> Result<Outcome> {
         18 => ack_and_pop::run(lab).await,
         19 => remote::run(lab).await,
         20 => idle::run(lab).await,
+        21 => figures::run(lab).await,
         _ => bail!("there is no scenario {number}"),
     }
 }
