@@ -17,6 +17,8 @@ pub enum System {
     Pgmq,
     /// The textbook way: a table, `FOR UPDATE SKIP LOCKED`, delete, commit.
     Table,
+    /// graphile-worker, whose jobs are done by a worker of its own.
+    Graphile,
 }
 
 impl System {
@@ -25,6 +27,7 @@ impl System {
             Self::Queen => "queen_mq",
             Self::Pgmq => "pgmq",
             Self::Table => "table",
+            Self::Graphile => "graphile-worker",
         }
     }
 
@@ -43,6 +46,10 @@ impl System {
                                            payload jsonb NOT NULL)"
                 );
                 session.batch_execute(&sql).await?;
+            }
+            // It has one table for all jobs.
+            Self::Graphile => {
+                session.batch_execute("TRUNCATE graphile_worker._private_jobs").await?;
             }
         }
         Ok(())
@@ -114,6 +121,8 @@ impl Turn {
 #[derive(Default)]
 pub struct Held(Option<Popped>);
 
+const OWN_WORKER: &str = "graphile-worker has a worker of its own";
+
 /// What a pop returned. The payloads are sent to the client, which does not look at them.
 struct Popped {
     ids: Vec<i64>,
@@ -166,6 +175,7 @@ impl Job {
                 let sql = format!("INSERT INTO {} (payload) VALUES ($1) RETURNING id", self.queue);
                 session.row(&sql, &[payload]).await?;
             }
+            System::Graphile => bail!(OWN_WORKER),
         }
         Ok(())
     }
@@ -187,6 +197,7 @@ impl Job {
                 );
                 s.rows(&sql, &[&payloads]).await?;
             }
+            System::Graphile => bail!(OWN_WORKER),
         }
         Ok(())
     }
@@ -221,6 +232,7 @@ impl Job {
             System::Queen => "SELECT message_id, payload, lease_id FROM queen_pop($1, batch => $2)",
             System::Pgmq => "SELECT msg_id, message FROM pgmq.read($1, 60, $2)",
             System::Table => bail!("the textbook has no lease"),
+            System::Graphile => bail!(OWN_WORKER),
         };
         let rows = session.rows(sql, &[&self.queue, &batch]).await?;
         let lease = match self.system {

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 
 use crate::db::{Db, Server};
 use crate::fill::{self, Backlog};
+use crate::graphile::{Graphile, Task};
 use crate::job::{self, Action, Job, System};
 use crate::load::{self, Latencies, Load, Measured};
 use crate::outcome::Sample;
@@ -20,6 +21,8 @@ pub struct Lab {
     pub payloads: Arc<Payloads>,
     pub scale: Scale,
     pub standby: Option<Standby>,
+    /// One more contender, where it is installed.
+    pub graphile: Option<Graphile>,
     pub progress: ProgressBar,
 }
 
@@ -160,6 +163,16 @@ impl Lab {
         queue: &str,
         duration: Duration,
     ) -> Result<Measured> {
+        if let (System::Graphile, Some(graphile)) = (contender.system, &self.graphile) {
+            let Contender { sessions, size, .. } = *contender;
+            let (cycle, batch) = match contender.action {
+                Action::Cycle { batch } => (true, batch),
+                Action::Consume { batch } => (false, usize::try_from(batch)?),
+                action => bail!("graphile-worker can't do {action:?}"),
+            };
+            let task = Task { cycle, batch, sessions, duration, size };
+            return graphile.measure(db.config(), task).await;
+        }
         // A cycle pushes what it pops. Every other action stops when the backlog is used up.
         let messages = match contender.action {
             Action::Cycle { .. } => None,

@@ -6,6 +6,7 @@
 mod cpu;
 mod db;
 mod fill;
+mod graphile;
 mod job;
 mod lab;
 mod load;
@@ -27,6 +28,7 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::db::Server;
+use crate::graphile::Graphile;
 use crate::lab::Lab;
 use crate::payload::Payloads;
 use crate::report::Report;
@@ -54,6 +56,9 @@ struct Options {
     /// Starts a standby of the server, for scenario 19, and stops it: called with start and stop
     #[arg(long, value_name = "PROGRAM")]
     standby: Option<PathBuf>,
+    /// graphile-worker takes part in scenarios 4 and 16; this is where it is installed
+    #[arg(long, value_name = "DIRECTORY")]
+    contender: Option<PathBuf>,
     /// Superuser of a server that preloads queen_mq and allows 300 connections or more
     #[arg(long, env = "QUEEN_TEST_URL", hide_env_values = true)]
     url: String,
@@ -92,11 +97,13 @@ async fn main() -> Result<()> {
     let options = Options::parse();
     let numbers = options.scenarios()?;
     fs::create_dir_all(&options.out).with_context(|| options.out.display().to_string())?;
+    let graphile = options.contender.clone().map(Graphile::new);
     let lab = Lab {
-        server: Server::prepare(&options.url).await?,
+        server: Server::prepare(&options.url, graphile.as_ref()).await?,
         payloads: Arc::new(Payloads::generate()),
         scale: options.scale(),
         standby: options.standby.clone().map(Standby::new),
+        graphile,
         progress: progress(numbers.len())?,
     };
 

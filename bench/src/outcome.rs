@@ -24,7 +24,10 @@ impl Sample {
     }
 
     pub fn of_latencies(label: impl Into<String>, latencies: &Latencies) -> Self {
-        let at = |q: f64| Some(latencies.value_at_quantile(q) as f64 / 1000.0);
+        let at = |q: f64| {
+            let is_known = !latencies.is_empty();
+            is_known.then(|| latencies.value_at_quantile(q) as f64 / 1000.0)
+        };
         Self {
             label: label.into(),
             unit: "ms",

@@ -3,7 +3,8 @@
 use anyhow::Result;
 
 use crate::fill::Backlog;
-use crate::job::System;
+use crate::graphile;
+use crate::job::{Action, System};
 use crate::lab::{Contender, Lab};
 use crate::outcome::{Goal, Outcome};
 use crate::payload::Size;
@@ -47,6 +48,7 @@ pub async fn batches(lab: &Lab) -> Result<Outcome> {
 /// The sizes and numbers of sessions of scenario 4.
 const CASES: [(Size, usize); 3] = [(Size::Small, 8), (Size::Small, 64), (Size::Large, 64)];
 const DURABLE: &str = "queen_mq, durable leases";
+const GRAPHILE_BATCHES: &str = "graphile-worker, batches of 500";
 
 /// Scenario 4: one message at a time, popped in one transaction and settled in another.
 pub async fn singles(lab: &Lab) -> Result<Outcome> {
@@ -59,6 +61,12 @@ pub async fn singles(lab: &Lab) -> Result<Outcome> {
                 .labelled(label(name, size, sessions))
         };
         contenders.extend(SYSTEMS.map(|system| of(system, system.label())));
+        if lab.graphile.is_some() {
+            let batch = i32::try_from(graphile::BATCH)?;
+            contenders.push(of(System::Graphile, System::Graphile.label()));
+            let batches = of(System::Graphile, GRAPHILE_BATCHES);
+            contenders.push(batches.doing(Action::Consume { batch }));
+        }
         if size == Size::Small {
             contenders.push(of(System::Queen, DURABLE).with("SET queen_mq.durable_leases = on"));
         }
@@ -67,7 +75,9 @@ pub async fn singles(lab: &Lab) -> Result<Outcome> {
     let method = format!(
         "8 and 64 sessions pop and settle single messages, in two transactions (the table: in \
          one), from {} in 1,000 partitions, pushed one by one. With durable leases the pop waits \
-         for the disk, too",
+         for the disk, too. graphile-worker, where it is asked for, has a worker of its own, with \
+         as many jobs at a time as the others have sessions; in its fastest configuration it \
+         fetches 500 at once and settles them in batches, which the others do in scenario 3",
         lab.scale.singles
     );
     let mut outcome = Outcome::new(4, "pop 1 + ack 1", method);
@@ -79,6 +89,10 @@ pub async fn singles(lab: &Lab) -> Result<Outcome> {
         outcome.compare(&queen, &table, Some(Goal::AtLeast(1.0)));
         if size == Size::Small {
             outcome.compare(&label(DURABLE), &pgmq, Some(Goal::AtLeast(1.6)));
+        }
+        if lab.graphile.is_some() {
+            outcome.compare(&queen, &label(System::Graphile.label()), None);
+            outcome.compare(&queen, &label(GRAPHILE_BATCHES), None);
         }
     }
     lab.server.drop_database(db).await?;
