@@ -24,7 +24,7 @@ pub struct Graphile {
 
 /// One measurement.
 #[derive(Clone, Copy)]
-pub struct Task {
+pub struct WorkerRun {
     /// Each session adds jobs, too; otherwise the worker works off what is there.
     pub cycle: bool,
     /// As many jobs are fetched at once; settled in batches, too, if it is more than one.
@@ -52,7 +52,7 @@ impl Graphile {
         self.node(database, &["install"]).await.map(drop)
     }
 
-    pub async fn measure(&self, database: &Config, task: Task) -> Result<Measured> {
+    pub async fn measure(&self, database: &Config, task: WorkerRun) -> Result<Measured> {
         let options = json!({
             "sessions": task.sessions,
             "seconds": task.duration.as_secs_f64(),

@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 
 use crate::db::{Db, Server};
 use crate::fill::{self, Backlog};
-use crate::graphile::{Graphile, Task};
+use crate::graphile::{Graphile, WorkerRun};
 use crate::job::{self, Action, Job, System};
 use crate::load::{self, Latencies, Load, Measured};
 use crate::outcome::Sample;
@@ -99,7 +99,7 @@ impl Contender {
         self
     }
 
-    fn job(&self, queue: String) -> Job {
+    pub fn job(&self, queue: String) -> Job {
         Job {
             system: self.system,
             queue,
@@ -170,7 +170,7 @@ impl Lab {
                 Action::Consume { batch } => (false, usize::try_from(batch)?),
                 action => bail!("graphile-worker can't do {action:?}"),
             };
-            let task = Task { cycle, batch, sessions, duration, size };
+            let task = WorkerRun { cycle, batch, sessions, duration, size };
             return graphile.measure(db.config(), task).await;
         }
         // A cycle pushes what it pops. Every other action stops when the backlog is used up.

@@ -34,10 +34,13 @@ pub struct Scale {
     pub waiting_time: Duration,
     /// How long scenario 20 looks at an idle worker, each time.
     pub idle: Duration,
+    /// Messages of each part of scenario 22, and how long one may take.
+    pub hour_part: u64,
+    pub longest_part: Duration,
 }
 
 impl Scale {
-    /// About 3 minutes.
+    /// About 6 minutes.
     pub fn quick() -> Self {
         Self {
             rounds: 2,
@@ -56,10 +59,12 @@ impl Scale {
             waiting_sessions: &[4, 16, 60],
             waiting_time: Duration::from_millis(1500),
             idle: Duration::from_secs(5),
+            hour_part: 5_000,
+            longest_part: Duration::from_secs(60),
         }
     }
 
-    /// About 20 minutes.
+    /// About 45 minutes.
     pub fn full() -> Self {
         Self {
             rounds: 5,
@@ -78,6 +83,8 @@ impl Scale {
             waiting_sessions: &[4, 16, 60, 256],
             waiting_time: Duration::from_secs(4),
             idle: Duration::from_secs(60),
+            hour_part: 30_000,
+            longest_part: Duration::from_secs(120),
         }
     }
 }

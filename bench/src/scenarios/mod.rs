@@ -6,6 +6,7 @@ mod caught_up;
 mod consume;
 mod effect;
 mod figures;
+mod hour;
 mod idle;
 mod latency;
 mod push;
@@ -24,8 +25,11 @@ use anyhow::{Result, bail};
 use crate::lab::Lab;
 use crate::outcome::Outcome;
 
+pub use self::consume::single_backlog;
+
 /// Numbers stay as they are, so that runs of different versions can be compared. 15 is not used.
-pub const ALL: [u8; 20] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 17, 18, 19, 20, 21];
+pub const ALL: [u8; 21] =
+    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 17, 18, 19, 20, 21, 22];
 
 /// Runs one scenario, in databases made for it.
 pub async fn run(lab: &Lab, number: u8) -> Result<Outcome> {
@@ -50,6 +54,7 @@ pub async fn run(lab: &Lab, number: u8) -> Result<Outcome> {
         19 => remote::run(lab).await,
         20 => idle::run(lab).await,
         21 => figures::run(lab).await,
+        22 => hour::run(lab).await,
         _ => bail!("there is no scenario {number}"),
     }
 }

@@ -36,7 +36,8 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
     let method = format!(
         "scenario 4 on a queue with ordering 'none', everything in one partition: 64 sessions pop \
          and settle single messages from {messages}, pushed one by one, and 100 per call; then \
-         {CONSUMERS_OF_HUNDREDS} sessions pop and settle 100 at a time from {}, pushed 100 per call",
+         {CONSUMERS_OF_HUNDREDS} sessions pop and settle 100 at a time from {}, pushed 100 per \
+         call",
         backlog.messages
     );
     let mut outcome = Outcome::new(14, "pop + ack without order", method);

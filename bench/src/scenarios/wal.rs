@@ -13,18 +13,18 @@ use crate::payload::Size;
 const WARM_UP: u64 = 200;
 
 #[derive(Clone, Copy)]
-struct Case {
+struct Cycles {
     batch: usize,
     unordered: bool,
     /// In bytes. Without a goal, only queen_mq is measured.
     goal: Option<f64>,
 }
 
-const CASES: [Case; 4] = [
-    Case { batch: 1, unordered: false, goal: Some(1000.0) },
-    Case { batch: 100, unordered: false, goal: Some(200.0) },
-    Case { batch: 50, unordered: true, goal: Some(300.0) },
-    Case { batch: 1, unordered: true, goal: None },
+const CASES: [Cycles; 4] = [
+    Cycles { batch: 1, unordered: false, goal: Some(1000.0) },
+    Cycles { batch: 100, unordered: false, goal: Some(200.0) },
+    Cycles { batch: 50, unordered: true, goal: Some(300.0) },
+    Cycles { batch: 1, unordered: true, goal: None },
 ];
 
 pub async fn run(lab: &Lab) -> Result<Outcome> {
@@ -52,8 +52,8 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
     Ok(outcome)
 }
 
-async fn per_message(lab: &Lab, db: &Db, system: System, case: Case) -> Result<f64> {
-    let Case { batch, unordered, .. } = case;
+async fn per_message(lab: &Lab, db: &Db, system: System, case: Cycles) -> Result<f64> {
+    let Cycles { batch, unordered, .. } = case;
     let cycles = lab.scale.wal_cycles / if batch == 1 { 1 } else { 10 };
     let session = db.session().await?;
     let queue = format!("q_{batch}_{unordered}");
