@@ -13,6 +13,7 @@ mod load;
 mod outcome;
 mod payload;
 mod plot;
+mod profile;
 mod report;
 mod scale;
 mod scenarios;
@@ -38,7 +39,7 @@ use crate::standby::Standby;
 #[derive(Parser)]
 #[command(about = "Measures queen_mq beside pgmq and a FOR UPDATE SKIP LOCKED table")]
 struct Options {
-    /// Small sizes and short times: about 3 minutes instead of 20
+    /// Small sizes and short times: about 6 minutes instead of 45
     #[arg(long)]
     quick: bool,
     /// Only these scenarios, by their numbers: 4,9
@@ -59,6 +60,9 @@ struct Options {
     /// graphile-worker takes part in scenarios 4 and 16; this is where it is installed
     #[arg(long, value_name = "DIRECTORY")]
     contender: Option<PathBuf>,
+    /// No scenarios: records where sessions spend their time, with perf, into this directory
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "only")]
+    profile: Option<PathBuf>,
     /// Superuser of a server that preloads queen_mq and allows 300 connections or more
     #[arg(long, env = "QUEEN_TEST_URL", hide_env_values = true)]
     url: String,
@@ -107,6 +111,11 @@ async fn main() -> Result<()> {
         progress: progress(numbers.len())?,
     };
 
+    if let Some(directory) = &options.profile {
+        fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+        profile::record(&lab, directory).await?;
+        return lab.server.clean_up().await;
+    }
     let report = run(&lab, &options, &numbers).await?;
     println!("\n{}", report.summary());
     println!("{}", report.goals());
