@@ -34,7 +34,7 @@ install: ## build for release and install into the PostgreSQL of PG_CONFIG
 torture: ## run the concurrency tests for SECONDS=600 without a pause
 	@scripts/torture.sh $(SECONDS)
 
-bench: ## measure queen_mq beside pgmq and a SKIP LOCKED table, in about 45 minutes
+bench: ## measure queen_mq beside pgmq and a SKIP LOCKED table, in about an hour
 	@scripts/bench.sh
 
 bench-quick: ## run a short version of `make bench`, in about 6 minutes

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures queen_mq beside pgmq and a textbook table, on a server of its own:
 #   scripts/bench.sh [--contender] [OPTION...]
-# Without options it takes about 45 minutes. `scripts/bench.sh --help` lists the options of the driver,
+# Without options it takes about an hour. `scripts/bench.sh --help` lists the options of the driver,
 # for instance --quick, --only and --rounds. Results and plots go to target/bench/.
 # With --contender, graphile-worker takes part in scenarios 4 and 16. It is installed from npm into
 # target/contender, and needs Node.

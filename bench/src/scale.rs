@@ -64,7 +64,7 @@ impl Scale {
         }
     }
 
-    /// About 45 minutes.
+    /// About an hour.
     pub fn full() -> Self {
         Self {
             rounds: 5,
@@ -82,7 +82,7 @@ impl Scale {
             steady: Duration::from_secs(120),
             waiting_sessions: &[4, 16, 60, 256],
             waiting_time: Duration::from_secs(4),
-            idle: Duration::from_secs(60),
+            idle: Duration::from_secs(30),
             hour_part: 30_000,
             longest_part: Duration::from_secs(120),
         }
