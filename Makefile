@@ -37,7 +37,7 @@ torture: ## run the concurrency tests for SECONDS=600 without a pause
 bench: ## measure queen_mq beside pgmq and a SKIP LOCKED table, in about an hour
 	@scripts/bench.sh
 
-bench-quick: ## run a short version of `make bench`, in about 6 minutes
+bench-quick: ## run a short version of `make bench`, in about 8 minutes
 	@scripts/bench.sh --quick
 
 flame: ## draw flame graphs of queen_mq into docs/benchmarks, with perf

@@ -39,7 +39,7 @@ use crate::standby::Standby;
 #[derive(Parser)]
 #[command(about = "Measures queen_mq beside pgmq and a FOR UPDATE SKIP LOCKED table")]
 struct Options {
-    /// Small sizes and short times: about 6 minutes instead of an hour
+    /// Small sizes and short times: about 8 minutes instead of an hour
     #[arg(long)]
     quick: bool,
     /// Only these scenarios, by their numbers: 4,9

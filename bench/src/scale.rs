@@ -40,7 +40,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// About 6 minutes.
+    /// About 8 minutes.
     pub fn quick() -> Self {
         Self {
             rounds: 2,
