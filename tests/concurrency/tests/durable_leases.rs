@@ -177,6 +177,8 @@ async fn what_else_is_written_waits() -> Result<()> {
         &format!("BEGIN; SELECT queen_push('q2', '1'); {POP} COMMIT"),
         &format!("BEGIN; {POP} SELECT queen_kv_put('n', 'k', '1', ttl => '1 h'); COMMIT"),
         "SELECT queen_ack(lease_id) FROM queen_pop('q', 'g')",
+        // A consumer's loop.
+        &format!("BEGIN; SELECT queen_ack(lease_id) FROM queen_leases LIMIT 1; {POP} COMMIT"),
         "SELECT queen_ack(lease_id, status => 'retry') FROM queen_pop('q', 'g')",
         "SELECT queen_pop('q', 'g', auto_ack => true)",
         "SELECT queen_pop('q', 'newcomer', subscription_mode => 'all')",
