@@ -21,7 +21,7 @@ use crate::settings;
 /// The launcher starts a worker in every database of the server this often; a worker that does not
 /// find the extension ends soon. In between, sessions announce the databases that they use.
 const SURVEY: i64 = 600 * SECOND;
-/// A worker that ended is not started again before this. After a worker that has failed, it takes
+/// A worker that ended is not started again before this. After one that could not connect, it takes
 /// twice as long each time, up to `LONGEST_RESPITE`.
 const RESPITE: i64 = SECOND;
 const LONGEST_RESPITE: i64 = 300 * SECOND;
@@ -36,7 +36,7 @@ const WARNING: i64 = 600 * SECOND;
 struct Started {
     worker: Option<DynamicBackgroundWorker>,
     at: Moment,
-    /// So many workers, one after the other, have ended without a word.
+    /// So many workers, one after the other, could not connect.
     failures: u32,
 }
 
@@ -146,15 +146,15 @@ impl Launcher {
         self.started.get(&seat.database).is_some_and(Started::is_alive)
     }
 
-    /// Note which workers have ended, and which of them have not said how far they have come: the
-    /// database refuses connections, or an ERROR has ended the worker.
+    /// Note which workers have ended, and which of them have never come into their database: it
+    /// refuses connections.
     fn note_ends(&mut self, seats: &[Seat]) {
         self.started.retain(|database, _| seats.iter().any(|seat| seat.database == *database));
         for seat in seats {
             let Some(started) = self.started.get_mut(&seat.database) else { continue };
             if started.worker.is_some() && !started.is_alive() {
                 started.worker = None;
-                let has_failed = seat.left_at < started.at;
+                let has_failed = seat.began_at < started.at;
                 started.failures = if has_failed { started.failures + 1 } else { 0 };
             }
         }

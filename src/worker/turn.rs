@@ -27,7 +27,6 @@ pub struct Seat {
     pub is_asked: bool,
     pub is_excluded: bool,
     pub began_at: Moment,
-    pub left_at: Moment,
     pub wanted_at: Moment,
 }
 
@@ -40,7 +39,6 @@ pub fn seats(now: Moment) -> Vec<Seat> {
         is_asked: entry.visit.is_asked,
         is_excluded: entry.visit.is_excluded && !entry.visit.is_doubted,
         began_at: entry.visit.began_at,
-        left_at: entry.visit.left.at,
         wanted_at: entry.wanted_at(now),
     };
     REGISTRY.share().all().iter().map(seat).collect()
