@@ -58,10 +58,14 @@ pub mod queen_mq {
     /// a worker for the database, at all times or in turn with others; false without preload, which
     /// is no reason for a WARNING.
     ///
+    /// Errors: 25006; 55000 in a server that pg_upgrade has started.
+    ///
     /// Transaction: takes effect at once, whatever becomes of the transaction.
     #[pg_extern(requires = ["tables"])]
     fn has_worker(call: Call) -> bool {
         call.answer(|| {
+            call.need_writable()?;
+            refuse_under_binary_upgrade()?;
             worker::announce();
             // The commit announces the database again: until then a worker finds nothing in it.
             own_commits::note_write();

@@ -25,6 +25,9 @@ const SURVEY: i64 = 600 * SECOND;
 /// twice as long each time, up to `LONGEST_RESPITE`.
 const RESPITE: i64 = SECOND;
 const LONGEST_RESPITE: i64 = 300 * SECOND;
+/// A worker that does not leave is terminated this long after it was asked to: code of a user may
+/// keep it, in a trigger.
+const PATIENCE: i64 = 15 * SECOND;
 /// While databases wait for their turn, the launcher looks this often which ones need a worker.
 const LOOK: i64 = SECOND / 2;
 /// Without anything to wait for, it looks this often.
@@ -36,8 +39,11 @@ const WARNING: i64 = 600 * SECOND;
 struct Started {
     worker: Option<DynamicBackgroundWorker>,
     at: Moment,
-    /// So many workers, one after the other, could not connect.
+    /// So many workers, one after the other, could not connect, or did not leave when they were
+    /// asked to.
     failures: u32,
+    /// When it was asked to leave; `Moment::MAX`: it was not.
+    asked_at: Moment,
 }
 
 impl Started {
@@ -70,7 +76,9 @@ pub extern "C-unwind" fn queen_mq_launcher(_argument: pg_sys::Datum) {
         let now = clock::now();
         if now < last {
             // The clock was set back.
-            launcher.started.values_mut().for_each(|started| started.at = 0);
+            for started in launcher.started.values_mut() {
+                (started.at, started.asked_at) = (0, started.asked_at.min(now));
+            }
             (next_survey, launcher.warned_at) = (now, 0);
         }
         last = now;
@@ -79,7 +87,7 @@ pub extern "C-unwind" fn queen_mq_launcher(_argument: pg_sys::Datum) {
             next_survey = now + SURVEY;
         }
         let next = launcher.look(now);
-        if pause((next - clock::now()).clamp(1_000, IDLE) / 1_000) {
+        if pause((next - now).clamp(1_000, IDLE) / 1_000) {
             next_survey = now;
         }
     }
@@ -133,7 +141,7 @@ impl Launcher {
         }
         turn::note_shortage(is_refused && running == 0);
         let leaving = unmet.min(most) + running.saturating_sub(most);
-        ask_to_leave(seats.into_iter().filter(is_here).collect(), leaving);
+        self.ask_to_leave(seats.into_iter().filter(is_here).collect(), leaving, now);
         if waiting.is_empty() {
             return now + IDLE;
         }
@@ -160,6 +168,29 @@ impl Launcher {
         }
     }
 
+    /// Ask so many workers to leave, those first that have been there for longest. Workers that
+    /// have been asked already count. Terminate those that do not leave.
+    fn ask_to_leave(&mut self, mut there: Vec<Seat>, count: usize, now: Moment) {
+        for seat in there.iter().filter(|seat| seat.is_asked) {
+            let Some(started) = self.started.get_mut(&seat.database) else { continue };
+            if now.saturating_sub(started.asked_at) > PATIENCE
+                && let Some(worker) = started.worker.take()
+            {
+                worker.terminate();
+                (started.failures, started.at) = (started.failures + 1, now);
+            }
+        }
+        let leaving = there.iter().filter(|seat| seat.is_asked).count();
+        there.retain(|seat| !seat.is_asked);
+        there.sort_by_key(|seat| seat.began_at);
+        for seat in there.iter().take(count.saturating_sub(leaving)) {
+            turn::ask(seat.database);
+            if let Some(started) = self.started.get_mut(&seat.database) {
+                started.asked_at = now;
+            }
+        }
+    }
+
     /// False if no background worker is free.
     fn start(&mut self, database: pg_sys::Oid, now: Moment) -> bool {
         // SAFETY: a plain global of the process.
@@ -172,7 +203,10 @@ impl Launcher {
             return false;
         };
         let failures = self.started.get(&database).map_or(0, |started| started.failures);
-        self.started.insert(database, Started { worker: Some(worker), at: now, failures });
+        self.started.insert(
+            database,
+            Started { worker: Some(worker), at: now, failures, asked_at: Moment::MAX },
+        );
         true
     }
 }
@@ -198,16 +232,6 @@ fn keep_servable(needed: &mut Vec<Seat>) {
             !database::is_wanted_alone(found.oid)
         }
     });
-}
-
-/// Ask so many workers to leave, those first that have been there for longest. Workers that have
-/// been asked already count.
-fn ask_to_leave(mut there: Vec<Seat>, count: usize) {
-    let leaving = there.iter().filter(|seat| seat.is_asked).count();
-    there.retain(|seat| !seat.is_asked);
-    there.sort_by_key(|seat| seat.began_at);
-    let asked = there.iter().take(count.saturating_sub(leaving));
-    asked.for_each(|seat| turn::ask(seat.database));
 }
 
 /// Warn that a database has no worker.

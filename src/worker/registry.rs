@@ -30,10 +30,12 @@ use crate::pg::own_commits::Ended;
 const CAPACITY: usize = 256;
 
 /// A database in which something was written is visited again this long after the last visit, if no
-/// timer is due sooner.
+/// timer is due sooner; and one in which nothing was counted, while other transactions have written
+/// somewhere.
 const AFTER_CHANGES: i64 = 10 * SECOND;
-/// One in which nothing was counted, while other transactions have written somewhere.
 const IN_ANY_CASE: i64 = 60 * SECOND;
+/// With so many databases or more, these times are longer, so that there are not more visits.
+const MANY: i64 = 10;
 
 /// An entry of the list.
 pub struct Database {
@@ -64,18 +66,20 @@ impl Database {
         Self::new(pg_sys::InvalidOid, 0, Visit::NONE)
     }
 
-    /// When the database needs a worker, as far as is known at this moment.
-    pub(super) fn wanted_at(&self, now: Moment) -> Moment {
+    /// When the database needs a worker, as far as is known at this moment. There are so many
+    /// databases.
+    pub(super) fn wanted_at(&self, now: Moment, databases: usize) -> Moment {
         let left = &self.visit.left;
         if left.at > now {
             // The clock was set back: no moment that was noted means anything.
             return now;
         }
+        let pause = |pause: i64| pause / MANY * (databases as i64).max(MANY);
         let has_changed = self.changes.load(Ordering::SeqCst) != left.changes
             || self.may_be_prepared.load(Ordering::SeqCst);
         let again = match has_changed {
-            true => left.at + AFTER_CHANGES,
-            false if completions::count() != left.completions => left.at + IN_ANY_CASE,
+            true => left.at + pause(AFTER_CHANGES),
+            false if completions::count() != left.completions => left.at + pause(IN_ANY_CASE),
             false => Moment::MAX,
         };
         left.due.min(self.timer.load(Ordering::SeqCst)).min(again)

@@ -30,9 +30,10 @@ pub enum Shortage {
     List,
 }
 
-/// How this session's database is served. None without preload.
+/// How this session's database is served. None without preload, and on a standby.
 pub fn service() -> Option<Service> {
-    if !is_shared() {
+    // SAFETY: reads shared memory.
+    if !is_shared() || unsafe { pg_sys::RecoveryInProgress() } {
         return None;
     }
     // SAFETY: a plain global of the backend.
@@ -51,7 +52,7 @@ pub fn service() -> Option<Service> {
         _ => is_short.then_some(Shortage::Slots),
     };
     let was_there = visit.is_some_and(|visit| visit.began_at != 0);
-    let wanted_at = |entry: &Database| entry.wanted_at(now);
+    let wanted_at = |entry: &Database| entry.wanted_at(now, registry.all().len());
     let is_late = |at: &Moment| *at < now && !has_worker && !is_excluded;
     Some(Service {
         is_served: has_worker || was_there && !is_excluded && shortage.is_none(),

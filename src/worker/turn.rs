@@ -32,6 +32,8 @@ pub struct Seat {
 
 /// All databases on the list.
 pub fn seats(now: Moment) -> Vec<Seat> {
+    let registry = REGISTRY.share();
+    let databases = registry.all().len();
     let seat = |entry: &Database| Seat {
         database: entry.oid,
         has_worker: entry.visit.worker != 0,
@@ -39,9 +41,9 @@ pub fn seats(now: Moment) -> Vec<Seat> {
         is_asked: entry.visit.is_asked,
         is_excluded: entry.visit.is_excluded && !entry.visit.is_doubted,
         began_at: entry.visit.began_at,
-        wanted_at: entry.wanted_at(now),
+        wanted_at: entry.wanted_at(now, databases),
     };
-    REGISTRY.share().all().iter().map(seat).collect()
+    registry.all().iter().map(seat).collect()
 }
 
 /// Ask the worker of a database to leave.
@@ -110,7 +112,7 @@ pub fn enter(is_by_hand: bool) {
     let latch = unsafe { pg_sys::MyLatch as usize };
     change(own_database(), |visit| {
         (visit.worker, visit.latch, visit.began_at) = (own_pid(), latch, clock::now());
-        (visit.is_by_hand, visit.is_asked) = (is_by_hand, false);
+        (visit.is_by_hand, visit.is_asked, visit.has_left) = (is_by_hand, false, false);
     });
 }
 
@@ -119,6 +121,10 @@ unsafe extern "C-unwind" fn at_exit(_code: i32, _argument: pg_sys::Datum) {
     change(own_database(), |visit| {
         if visit.worker == own_pid() {
             (visit.worker, visit.latch, visit.is_asked) = (0, 0, false);
+            if !visit.has_left {
+                // It was ended in the middle of its work: the next one is wanted at once.
+                visit.left.due = 0;
+            }
         }
     });
     REGISTRY.share().wake_launcher();
@@ -133,7 +139,7 @@ pub fn is_asked() -> bool {
 pub fn leave(left: Left) {
     change(own_database(), |visit| {
         visit.unfinished = if left.goes_on { visit.unfinished + 1 } else { 0 };
-        visit.left = left;
+        (visit.left, visit.has_left) = (left, true);
     });
 }
 

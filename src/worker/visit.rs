@@ -13,6 +13,8 @@ pub struct Visit {
     pub began_at: Moment,
     /// It was started by hand: the launcher neither counts it nor asks it to leave.
     pub is_by_hand: bool,
+    /// It has said what it knows, and is about to end.
+    pub has_left: bool,
     /// The launcher needs its slot.
     pub is_asked: bool,
     /// The settings say that the database is not to be served.
@@ -56,6 +58,7 @@ impl Visit {
         latch: 0,
         began_at: 0,
         is_by_hand: false,
+        has_left: false,
         is_asked: false,
         is_excluded: false,
         is_doubted: false,

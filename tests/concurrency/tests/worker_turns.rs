@@ -182,6 +182,31 @@ async fn workers_that_end_and_databases_that_go_are_made_good_for() -> Result<()
     Ok(())
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trigger_of_a_user_does_not_keep_the_only_worker() -> Result<()> {
+    let cluster = Cluster::start_with(&format!("{SERVE_ALL}\nqueen_mq.max_workers = 1"))?;
+    let hostile = database(&cluster, "hostile").await?;
+    let other = database(&cluster, "other").await?;
+    hostile
+        .run(
+            "CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN PERFORM pg_catalog.pg_sleep(3600); RETURN OLD; END $$;
+             CREATE TRIGGER sleep BEFORE DELETE ON queen_mq.marker
+                 FOR EACH ROW EXECUTE FUNCTION sleep();
+             SELECT queen_kv_put('n', 'k', '1', ttl => '1 ms')",
+        )
+        .await?;
+    let is_kept = "SELECT count(*) FROM pg_stat_activity
+                   WHERE datname = 'hostile' AND wait_event = 'PgSleep'";
+    let so = async || Ok((other.count(is_kept).await? == 1).then_some(()));
+    eventually("a worker that sleeps", SOON, so).await?;
+    for round in 1..=2 {
+        other.run("SELECT queen_schedule('q', 'k', '1', delay => '0 s')").await?;
+        count(std::slice::from_ref(&other), MESSAGES, round).await?;
+    }
+    Ok(())
+}
+
 const NO_SLOT: &str = "WARNING:  queen_mq: no background worker is free for this database";
 
 #[tokio::test(flavor = "multi_thread")]
