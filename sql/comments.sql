@@ -48,6 +48,8 @@ COMMENT ON FUNCTION queen_mq.queue_figures IS
     'The rows of the view queen_queues';
 COMMENT ON FUNCTION queen_mq.live_leases IS
     'The rows of the view queen_leases';
+COMMENT ON FUNCTION queen_mq.has_worker() IS
+    'Whether a background worker serves this database, at all times or in turn with others. Sends a WARNING if none is free for it.';
 COMMENT ON FUNCTION @extschema@.queen_worker_start() IS
     'Start a background worker for this database. It runs until it is terminated, the extension is dropped, the database is not to be served any more, a command such as DROP DATABASE wants the database for itself, or the server stops. Returns false if one runs, or if none can be started.';
 COMMENT ON PROCEDURE @extschema@.queen_wait(text, text, interval, boolean) IS

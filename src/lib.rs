@@ -30,6 +30,7 @@ pub extern "C-unwind" fn _PG_init() {
     pg::catalogue::register(&store::schema::EXTENSION);
     pg::planning::register();
     pg::async_commit::register(&store::schema::LEASES, settings::durable_leases);
+    pg::own_commits::register(worker::note_end);
     worker::register();
     wait::register();
 }
@@ -74,8 +75,14 @@ pgrx::extension_sql_file!(
         api::bundle::queen_tx_commit,
         api::watch::queen_mq::group_figures,
         api::watch::queen_mq::queue_figures,
-        api::watch::queen_mq::live_leases
+        api::watch::queen_mq::live_leases,
+        api::sweep::queen_mq::has_worker
     ]
+);
+pgrx::extension_sql_file!(
+    "../sql/worker.sql",
+    name = "worker",
+    requires = [api::sweep::queen_mq::has_worker]
 );
 pgrx::extension_sql_file!("../sql/owner.sql", name = "owner", requires = ["tables"]);
 pgrx::extension_sql_file!("../sql/grants.sql", name = "grants", finalize);

@@ -8,6 +8,7 @@ use pgrx::pg_sys;
 static AUTO_CREATE: GucSetting<bool> = GucSetting::<bool>::new(true);
 static DURABLE_LEASES: GucSetting<bool> = GucSetting::<bool>::new(false);
 static SWEEP_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(1000);
+static MAX_WORKERS: GucSetting<i32> = GucSetting::<i32>::new(2);
 static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 
 pub fn register() {
@@ -37,6 +38,16 @@ pub fn register() {
         GucContext::Sighup,
         GucFlags::UNIT_MS,
     );
+    GucRegistry::define_int_guc(
+        c"queen_mq.max_workers",
+        c"How many background workers serve the databases, in turn if there are more databases.",
+        c"Each takes a slot of max_worker_processes, and the launcher takes one more.",
+        &MAX_WORKERS,
+        1,
+        1024,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
     GucRegistry::define_string_guc(
         c"queen_mq.databases",
         c"The databases that background workers serve.",
@@ -53,6 +64,11 @@ pub fn register() {
 /// In microseconds.
 pub fn sweep_interval() -> i64 {
     i64::from(SWEEP_INTERVAL.get()) * 1000
+}
+
+/// How many background workers the launcher starts at most.
+pub fn max_workers() -> usize {
+    usize::try_from(MAX_WORKERS.get()).unwrap_or(1)
 }
 
 /// Whether background workers are to serve the database of this name.

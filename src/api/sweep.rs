@@ -8,6 +8,7 @@ use crate::broker::housekeeping::Task;
 use crate::error::Result;
 use crate::pg::binary_upgrade::refuse_under_binary_upgrade;
 use crate::pg::clock;
+use crate::pg::own_commits;
 use crate::pg::result_rows::TableIterator;
 use crate::worker;
 
@@ -45,6 +46,36 @@ fn queen_worker_start(call: Call) -> bool {
         refuse_under_binary_upgrade()?;
         Ok(worker::start_here())
     })
+}
+
+/// A function that lives beside the tables: the script of CREATE EXTENSION calls it.
+#[pg_schema]
+pub mod queen_mq {
+    use super::*;
+
+    /// Announce this database to the launcher, and send a WARNING if the server has no background
+    /// worker for it. Waits for the launcher's answer, for up to a second. Returns whether there is
+    /// a worker for the database, at all times or in turn with others; false without preload, which
+    /// is no reason for a WARNING.
+    ///
+    /// Errors: 25006; 55000 in a server that pg_upgrade has started.
+    ///
+    /// Transaction: takes effect at once, whatever becomes of the transaction.
+    #[pg_extern(requires = ["tables"])]
+    fn has_worker(call: Call) -> bool {
+        call.answer(|| {
+            call.need_writable()?;
+            refuse_under_binary_upgrade()?;
+            worker::announce();
+            // The commit announces the database again: until then a worker finds nothing in it.
+            own_commits::note_write();
+            let service = worker::wait_for_service();
+            if let Some(shortage) = service.and_then(|service| service.shortage) {
+                shortage.warn();
+            }
+            Ok(service.is_some_and(|service| service.is_served))
+        })
+    }
 }
 
 /// Run each task, step by step, until it has nothing left or the deadline has passed.

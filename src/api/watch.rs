@@ -11,6 +11,8 @@ use crate::pg::clock::{self, Moment};
 use crate::pg::result_rows::TableIterator;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::group::QUEUE_MODE;
+use crate::store::locks;
+use crate::worker;
 
 fn figures(call: &Call) -> Figures {
     call.answer(|| call.read(|| ActiveSnapshot::new_snapshot(Figures::take)))
@@ -117,6 +119,28 @@ pub mod queen_mq {
     }
 }
 
+/// The metrics of queues, of groups, and of the database's worker.
+fn all_metrics(call: &Call, now: Moment) -> Vec<Metric> {
+    let mut all = metrics::of(&figures(call), now);
+    let service = worker::service();
+    let is_served = service.is_some_and(|service| service.is_served) || locks::has_worker();
+    let gauge =
+        |name, value, help| Metric { name, labels: Vec::new(), value, kind: metrics::GAUGE, help };
+    all.push(gauge(
+        "queen_worker_serves",
+        f64::from(u8::from(is_served)),
+        "Whether a background worker serves the database, at all times or in turn with others.",
+    ));
+    if let Some(service) = service {
+        all.push(gauge(
+            "queen_worker_late_seconds",
+            service.late_since.map_or(0.0, |since| (now - since).max(0) as f64 / 1e6),
+            "For how long the database has needed a background worker and has had none.",
+        ));
+    }
+    all
+}
+
 /// Figures of every queue and group, one row for each: `labels` says of which, `kind` is 'gauge' or
 /// 'counter'. The cost grows with the number of partitions that groups have read, and with what
 /// has arrived since it was last counted.
@@ -134,7 +158,7 @@ fn queen_metrics(
     ),
 > {
     let now = clock::now();
-    TableIterator::new(metrics::of(&figures(&call), now).into_iter().map(
+    TableIterator::new(all_metrics(&call, now).into_iter().map(
         |Metric { name, labels, value, kind, help }| {
             let labels = labels.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect();
             (name, pgrx::JsonB(serde_json::Value::Object(labels)), value, kind, help)
@@ -145,5 +169,5 @@ fn queen_metrics(
 /// The figures of `queen_metrics` in the text format that Prometheus scrapes.
 #[pg_extern]
 fn queen_prometheus(call: Call) -> String {
-    metrics::exposition(&metrics::of(&figures(&call), clock::now()))
+    metrics::exposition(&all_metrics(&call, clock::now()))
 }

@@ -16,7 +16,7 @@ use super::columns::{Arg, Columns};
 use super::planning::PinnedPlans;
 use super::snapshot::ActiveSnapshot;
 use super::table::Column;
-use super::{async_commit, catalogue};
+use super::{async_commit, catalogue, own_commits};
 use crate::error::{Error, Result};
 use crate::pg::allocator;
 use crate::pg::ballast::Ballast;
@@ -73,6 +73,7 @@ impl Statement {
             let plan = self.plan();
             if self.writes.load(Ordering::Relaxed) {
                 async_commit::note_statement();
+                own_commits::note_write();
             }
             let code = pg_sys::SPI_execute_plan(
                 plan,

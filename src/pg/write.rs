@@ -15,7 +15,7 @@ use super::columns::Arg;
 use super::executor::{compute_generated, init_range_table, null_of_domain};
 use super::relation::{self, KEEP, Opened, WRITE};
 use super::table::{Column, Table};
-use super::{allocator, async_commit, catalogue, guard};
+use super::{allocator, async_commit, catalogue, guard, own_commits};
 use crate::error::Error;
 
 /// A statement that writes rows. On an ERROR the transaction's resource owner closes what is open,
@@ -45,6 +45,7 @@ impl Writing {
             let (name, code) = (table.name, table);
             let table = relation::open(table, WRITE);
             async_commit::note_write(code, table.runs_code);
+            own_commits::note_write();
             if table.runs_code {
                 guard::pin_search_path();
             }

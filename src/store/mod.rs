@@ -15,6 +15,7 @@ pub mod locks;
 pub mod marker;
 mod numeric;
 mod options;
+mod pass;
 pub mod progress;
 pub mod queue;
 pub mod receipt;

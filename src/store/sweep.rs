@@ -11,14 +11,14 @@
 //!
 //! OFFSET 0 in a statement makes a condition one look-up by an index for each row.
 
-use std::sync::atomic::{AtomicI64, Ordering};
-
 use pgrx::pg_sys;
 
 use crate::pg::clock::{At, HOUR, Moment, SECOND};
 use crate::pg::columns::{Arg, Columns, arg};
 use crate::pg::spi::Statement;
 use crate::pg::table::table;
+pub use crate::store::pass::Pass;
+use crate::store::pass::Position;
 
 table! {
     SWEEPS = c"sweep";
@@ -67,6 +67,9 @@ pub enum Bookmark {
     InMemory,
 }
 
+/// Tables that are swept page by page.
+pub const TABLES: usize = 6;
+
 /// A table that is swept page by page.
 pub struct PagedTable {
     /// The name of its task, as `queen_sweep` reports it.
@@ -94,11 +97,16 @@ static END: Statement = Statement::new(
     &[pg_sys::TEXTOID, pg_sys::INT8OID],
 );
 
-/// How far the worker has looked through a table. Of this process.
-struct Position {
-    page: AtomicI64,
-    /// The soonest moment that dooms a row before that page.
-    soonest: AtomicI64,
+/// How far this process has looked through each of the tables.
+pub fn passes() -> [Pass; TABLES] {
+    std::array::from_fn(|table| PAGED_TABLES[table].position.get())
+}
+
+/// Go on from there.
+pub fn resume(passes: &[Pass; TABLES]) {
+    for (table, pass) in PAGED_TABLES.iter().zip(passes) {
+        table.position.set(*pass);
+    }
 }
 
 impl PagedTable {
@@ -128,7 +136,7 @@ impl PagedTable {
 
     /// Look at the next pages, and sweep them if they have something to delete.
     fn look(&self, now: Moment) -> SweepStep {
-        let page = self.position.page.load(Ordering::Relaxed);
+        let page = self.position.get().page;
         let Some(row) = self.look.run(&self.range(page, now)).first() else {
             return SweepStep::default();
         };
@@ -136,29 +144,18 @@ impl PagedTable {
         if row.need(c"is_doomed") {
             let done = self.delete(now, Some(page));
             // What another transaction has locked is looked at again in the next pass.
-            self.goes_to(page, pages);
+            self.position.go_to(page + PAGES, pages);
             return done;
         }
         let soonest = row.get::<At>(c"soonest").map_or(Moment::MAX, |at| at.0);
-        let soonest = self.position.soonest.fetch_min(soonest, Ordering::Relaxed).min(soonest);
-        match self.goes_to(page, pages) {
+        let soonest = self.position.lower(soonest);
+        match self.position.go_to(page + PAGES, pages) {
             true => SweepStep::idle(match soonest.saturating_add(self.age) {
                 past if past < now => now + AGING,
                 moment => moment.saturating_add(1),
             }),
             false => SweepStep::default(),
         }
-    }
-
-    /// Note that the pages from this one on have been looked at. Whether they were the last.
-    fn goes_to(&self, page: i64, pages: i64) -> bool {
-        let next = page + PAGES;
-        let is_last = next >= pages;
-        self.position.page.store(if is_last { 0 } else { next }, Ordering::Relaxed);
-        if is_last {
-            self.position.soonest.store(Moment::MAX, Ordering::Relaxed);
-        }
-        is_last
     }
 
     fn range(&self, page: i64, now: Moment) -> [Arg; 3] {
@@ -186,7 +183,7 @@ macro_rules! paged {
                 ),
                 &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],
             ),
-            position: Position { page: AtomicI64::new(0), soonest: AtomicI64::new(Moment::MAX) },
+            position: Position::first(),
             delete: Statement::new(
                 concat!(
                     "DELETE FROM queen_mq.",
@@ -207,7 +204,7 @@ macro_rules! paged {
 /// The tables that are swept page by page. A row whose queue or cursor is gone is deleted only if
 /// the sequence has already given out the number that the row refers to. While a dump is loaded,
 /// rows may come before the queue or cursor that they belong to; the sequences are set last.
-pub static PAGED_TABLES: [PagedTable; 6] = [
+pub static PAGED_TABLES: [PagedTable; TABLES] = [
     paged!(
         "transaction_ids",
         "admission",

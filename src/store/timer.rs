@@ -7,6 +7,7 @@ use crate::pg::clock::{At, Moment};
 use crate::pg::columns::{Columns, arg};
 use crate::pg::datum::Jsonb;
 use crate::pg::key::Value;
+use crate::pg::own_commits;
 use crate::pg::relation;
 use crate::pg::scan::ScanEnd;
 use crate::pg::snapshot::ActiveSnapshot;
@@ -72,6 +73,7 @@ static EXISTS: Statement = Statement::new(
 
 impl NewTimer<'_> {
     fn run(self, statement: &Statement) -> crate::pg::spi::SqlRows {
+        own_commits::note_moment(self.deliver_at);
         statement.run(&[
             arg(self.queue),
             arg(self.key),

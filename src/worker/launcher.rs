@@ -1,26 +1,63 @@
-//! The launcher: one process of the server, which sees that every database that uses queen_mq has a
-//! worker. It is connected to no database, takes no lock of ours, and starts workers for the
-//! databases on the list of [`registry`].
+//! The launcher: one process of the server, which sees that every database that uses queen_mq is
+//! served by a worker. It is connected to no database, takes no lock of ours, and starts workers
+//! for the databases on the list of [`registry`].
+//!
+//! Up to `queen_mq.max_workers` workers run at a time. Where there are not more databases, each has
+//! a worker that stays. Where there are more, a database waits for its turn: the launcher looks
+//! twice a second which ones need a worker ([`turn`]), starts one in the database that has waited
+//! for longest, and asks the worker to leave that has stayed for longest.
 
 use std::collections::HashMap;
-use std::ffi::CStr;
 
 use pgrx::bgworkers::DynamicBackgroundWorker;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-use super::{pause, registry, start, take_signals};
+use super::turn::Seat;
+use super::{database, pause, registry, start, take_signals, turn};
 use crate::pg::clock::{self, Moment, SECOND};
 use crate::settings;
 
 /// The launcher starts a worker in every database of the server this often; a worker that does not
 /// find the extension ends soon. In between, sessions announce the databases that they use.
 const SURVEY: i64 = 600 * SECOND;
-/// A worker that ended is not started again before this.
+/// A worker that ended is not started again before this. After one that could not connect, it takes
+/// twice as long each time, up to `LONGEST_RESPITE`.
 const RESPITE: i64 = SECOND;
+const LONGEST_RESPITE: i64 = 300 * SECOND;
+/// A worker that does not leave is terminated this long after it was asked to: code of a user may
+/// keep it, in a trigger.
+const PATIENCE: i64 = 15 * SECOND;
+/// While databases wait for their turn, the launcher looks this often which ones need a worker.
+const LOOK: i64 = SECOND / 2;
+/// Without anything to wait for, it looks this often.
+const IDLE: i64 = 60 * SECOND;
+/// The server log is told this often that no background worker is free.
+const WARNING: i64 = 600 * SECOND;
 
-/// By database: its worker, and when that was started.
-type Workers = HashMap<u32, (Option<DynamicBackgroundWorker>, Moment)>;
+/// What the launcher remembers of a database.
+struct Started {
+    worker: Option<DynamicBackgroundWorker>,
+    at: Moment,
+    /// So many workers, one after the other, could not connect, or did not leave when they were
+    /// asked to.
+    failures: u32,
+    /// When it was asked to leave; `Moment::MAX`: it was not.
+    asked_at: Moment,
+}
+
+impl Started {
+    fn is_alive(&self) -> bool {
+        use pgrx::bgworkers::BackgroundWorkerStatus::NotYetStarted;
+        self.worker
+            .as_ref()
+            .is_some_and(|worker| matches!(worker.pid(), Ok(_) | Err(NotYetStarted)))
+    }
+
+    fn not_before(&self) -> Moment {
+        self.at + (RESPITE << self.failures.min(16)).min(LONGEST_RESPITE)
+    }
+}
 
 /// The launcher's main function.
 #[pg_guard]
@@ -32,106 +69,184 @@ pub extern "C-unwind" fn queen_mq_launcher(_argument: pg_sys::Datum) {
         pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0);
     }
     registry::be_launcher();
-    // SAFETY: a plain global of the process.
-    let own = unsafe { pg_sys::MyProcPid };
-    let mut workers = Workers::new();
-    let mut next_survey = clock::now();
+    let mut launcher = Launcher::default();
+    let mut next_survey = Moment::MIN;
+    let mut last = clock::now();
     loop {
         let now = clock::now();
+        if now < last {
+            // The clock was set back.
+            for started in launcher.started.values_mut() {
+                (started.at, started.asked_at) = (0, started.asked_at.min(now));
+            }
+            (next_survey, launcher.warned_at) = (now, 0);
+        }
+        last = now;
         if now >= next_survey {
-            served().into_iter().for_each(|(database, _)| registry::add(database));
+            survey();
             next_survey = now + SURVEY;
         }
-        let wanted = wanted(&workers);
-        workers.retain(|database, (worker, _)| {
-            is_alive(worker.as_ref()) || wanted.contains(&pg_sys::Oid::from(*database))
-        });
-        let mut is_waiting = false;
-        for database in wanted {
-            let (worker, started_at) =
-                workers.entry(database.to_u32()).or_insert((None, Moment::MIN));
-            if is_alive(worker.as_ref()) {
-                continue;
-            }
-            match now.saturating_sub(*started_at) >= RESPITE {
-                true => {
-                    *worker = start(database, own);
-                    if worker.is_none() && *started_at == Moment::MIN {
-                        too_few_workers(database);
-                    }
-                    *started_at = now;
-                }
-                false => is_waiting = true,
-            }
-        }
-        if pause(if is_waiting { 1_000 } else { 60_000 }) {
+        let next = launcher.look(now);
+        if pause((next - now).clamp(1_000, IDLE) / 1_000) {
             next_survey = now;
         }
     }
 }
 
-/// The databases that are to have a worker. A database that is gone, or is not to be served, is
-/// taken off the list. The catalogue is read for that only if a database lacks a worker.
-fn wanted(workers: &Workers) -> Vec<pg_sys::Oid> {
-    let mut wanted = registry::all();
-    let has_worker = |database: &pg_sys::Oid| {
-        workers.get(&database.to_u32()).is_some_and(|(worker, _)| is_alive(worker.as_ref()))
-    };
-    if !wanted.iter().all(has_worker) {
-        let served = served();
-        let is_served = |database: &pg_sys::Oid| served.iter().any(|(oid, _)| oid == database);
-        let (kept, gone): (Vec<_>, Vec<_>) = wanted.into_iter().partition(is_served);
-        gone.into_iter().for_each(registry::remove);
-        wanted = kept;
+/// Put every database of the server on the list that is to be served.
+fn survey() {
+    for found in database::all() {
+        if found.is_served {
+            registry::add(found.oid);
+        }
+        turn::exclude(found.oid, !found.is_served);
     }
-    wanted
+}
+
+#[derive(Default)]
+struct Launcher {
+    started: HashMap<pg_sys::Oid, Started>,
+    warned_at: Moment,
+}
+
+impl Launcher {
+    /// Start the workers that are needed now, and ask others to leave for them. Returns when to
+    /// look again.
+    fn look(&mut self, now: Moment) -> Moment {
+        let seats = turn::seats(now);
+        self.note_ends(&seats);
+        let is_here = |seat: &Seat| seat.has_worker && !seat.is_by_hand;
+        let is_starting = |seat: &Seat| !seat.has_worker && self.is_alive(seat);
+        let mut running = seats.iter().filter(|seat| is_here(seat) || is_starting(seat)).count();
+        let waits = |seat: &&Seat| !seat.has_worker && !self.is_alive(seat) && !seat.is_excluded;
+        let mut waiting: Vec<Seat> = seats.iter().filter(waits).copied().collect();
+        for seat in &mut waiting {
+            let respite = self.started.get(&seat.database).map_or(0, Started::not_before);
+            seat.wanted_at = seat.wanted_at.max(respite);
+        }
+        waiting.sort_by_key(|seat| seat.wanted_at);
+        let mut needed: Vec<Seat> =
+            waiting.iter().filter(|seat| seat.wanted_at <= now).copied().collect();
+        keep_servable(&mut needed);
+        let most = settings::max_workers();
+        let (mut is_refused, mut unmet) = (false, 0);
+        for seat in needed {
+            if running < most && !is_refused {
+                is_refused = !self.start(seat.database, now);
+                running += usize::from(!is_refused);
+                unmet += usize::from(is_refused);
+            } else {
+                unmet += 1;
+            }
+        }
+        turn::note_shortage(is_refused && running == 0);
+        let leaving = unmet.min(most) + running.saturating_sub(most);
+        self.ask_to_leave(seats.into_iter().filter(is_here).collect(), leaving, now);
+        if waiting.is_empty() {
+            return now + IDLE;
+        }
+        // A worker that leaves wakes the launcher. A session that schedules a timer does not.
+        let later = waiting.iter().map(|seat| seat.wanted_at).filter(|at| *at > now);
+        later.min().unwrap_or(Moment::MAX).min(now + LOOK)
+    }
+
+    fn is_alive(&self, seat: &Seat) -> bool {
+        self.started.get(&seat.database).is_some_and(Started::is_alive)
+    }
+
+    /// Note which workers have ended, and which of them have never come into their database: it
+    /// refuses connections.
+    fn note_ends(&mut self, seats: &[Seat]) {
+        self.started.retain(|database, _| seats.iter().any(|seat| seat.database == *database));
+        for seat in seats {
+            let Some(started) = self.started.get_mut(&seat.database) else { continue };
+            if started.worker.is_some() && !started.is_alive() {
+                started.worker = None;
+                let has_failed = seat.began_at < started.at;
+                started.failures = if has_failed { started.failures + 1 } else { 0 };
+            }
+        }
+    }
+
+    /// Ask so many workers to leave, those first that have been there for longest. Workers that
+    /// have been asked already count. Terminate those that do not leave.
+    fn ask_to_leave(&mut self, mut there: Vec<Seat>, count: usize, now: Moment) {
+        for seat in there.iter().filter(|seat| seat.is_asked) {
+            let Some(started) = self.started.get_mut(&seat.database) else { continue };
+            if now.saturating_sub(started.asked_at) > PATIENCE
+                && let Some(worker) = started.worker.take()
+            {
+                worker.terminate();
+                (started.failures, started.at) = (started.failures + 1, now);
+            }
+        }
+        let leaving = there.iter().filter(|seat| seat.is_asked).count();
+        there.retain(|seat| !seat.is_asked);
+        there.sort_by_key(|seat| seat.began_at);
+        for seat in there.iter().take(count.saturating_sub(leaving)) {
+            turn::ask(seat.database);
+            if let Some(started) = self.started.get_mut(&seat.database) {
+                started.asked_at = now;
+            }
+        }
+    }
+
+    /// False if no background worker is free.
+    fn start(&mut self, database: pg_sys::Oid, now: Moment) -> bool {
+        // SAFETY: a plain global of the process.
+        let own = unsafe { pg_sys::MyProcPid };
+        let Some(worker) = start(database, own, "") else {
+            if now - self.warned_at >= WARNING {
+                self.warned_at = now;
+                too_few_workers(database);
+            }
+            return false;
+        };
+        let failures = self.started.get(&database).map_or(0, |started| started.failures);
+        self.started.insert(
+            database,
+            Started { worker: Some(worker), at: now, failures, asked_at: Moment::MAX },
+        );
+        true
+    }
+}
+
+/// Keep what can be served at this moment. A database that is gone is taken off the list. One that
+/// a command wants for itself waits: a worker would wait for the command's lock.
+fn keep_servable(needed: &mut Vec<Seat>) {
+    if needed.is_empty() {
+        return;
+    }
+    let all = database::all();
+    needed.retain(|seat| match all.iter().find(|found| found.oid == seat.database) {
+        None => {
+            registry::remove(seat.database);
+            false
+        }
+        Some(found) if !found.is_served => {
+            turn::exclude(seat.database, true);
+            false
+        }
+        Some(found) => {
+            turn::exclude(found.oid, false);
+            !database::is_wanted_alone(found.oid)
+        }
+    });
 }
 
 /// Warn that a database has no worker.
 fn too_few_workers(database: pg_sys::Oid) {
-    let name = served().into_iter().find(|(oid, _)| *oid == database);
-    let name = name.map_or_else(|| database.to_u32().to_string(), |(_, name)| name);
+    let name = database::all().into_iter().find(|found| found.oid == database);
+    let name = name.map_or_else(|| database.to_u32().to_string(), |found| found.name);
     ErrorReport::new(
         PgSqlErrorCode::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
         format!("queen_mq: no background worker is free for database \"{name}\""),
         "queen_mq_launcher",
     )
     .set_detail("All background workers of the server, max_worker_processes, are in use.")
-    .set_hint("Raise max_worker_processes, or name the databases to serve in queen_mq.databases.")
+    .set_hint(
+        "Raise max_worker_processes: queen_mq needs one for its launcher, and one for each worker \
+         of queen_mq.max_workers.",
+    )
     .report(PgLogLevel::WARNING);
-}
-
-fn is_alive(worker: Option<&DynamicBackgroundWorker>) -> bool {
-    use pgrx::bgworkers::BackgroundWorkerStatus::NotYetStarted;
-    worker.is_some_and(|worker| matches!(worker.pid(), Ok(_) | Err(NotYetStarted)))
-}
-
-/// The databases that take connections, and that the settings say are to be served, with their
-/// names. The launcher is connected to no database, so it can't use SQL, and reads the catalogue by
-/// a scan.
-fn served() -> Vec<(pg_sys::Oid, String)> {
-    let mut found = Vec::new();
-    // SAFETY: pg_database is a shared catalogue, whose rows begin with FormData_pg_database; scan
-    // and transaction are ended on the way that returns, and with the process on an ERROR.
-    unsafe {
-        pg_sys::StartTransactionCommand();
-        let lock = pg_sys::AccessShareLock as i32;
-        let table = pg_sys::table_open(pg_sys::DatabaseRelationId, lock);
-        let scan = pg_sys::table_beginscan_catalog(table, 0, std::ptr::null_mut());
-        loop {
-            let tuple = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
-            if tuple.is_null() {
-                break;
-            }
-            let database = &*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
-            let name = CStr::from_ptr(database.datname.data.as_ptr()).to_string_lossy();
-            if database.datallowconn && !database.datistemplate && settings::serves(&name) {
-                found.push((database.oid, name.into_owned()));
-            }
-        }
-        pg_sys::heap_endscan(scan);
-        pg_sys::table_close(table, lock);
-        pg_sys::CommitTransactionCommand();
-    }
-    found
 }

@@ -1,20 +1,25 @@
 //! The background processes. A worker sweeps one database: it does what `queen_sweep` does, in
-//! short transactions of its own ([`sweeper`]). With the library preloaded, a launcher keeps one
-//! worker in each database that uses queen_mq ([`launcher`], [`registry`]). Without,
-//! `queen_worker_start` starts the worker of its database.
+//! short transactions of its own ([`sweeper`]). With the library preloaded, a launcher sees that a
+//! few workers serve all databases that use queen_mq, in turn ([`launcher`], [`registry`],
+//! [`turn`]). Without, `queen_worker_start` starts the worker of its database.
 
 mod agenda;
+mod database;
 mod launcher;
 mod registry;
+mod service;
 mod sweeper;
 mod transaction;
+mod turn;
+mod visit;
 
 use std::time::Duration;
 
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BgWorkerStartTime, DynamicBackgroundWorker};
 use pgrx::prelude::*;
 
-pub use registry::announce;
+pub use registry::{announce, note_end};
+pub use service::{service, wait_for_service};
 
 use crate::pg::binary_upgrade;
 use crate::store::locks;
@@ -42,10 +47,12 @@ pub fn register() {
 }
 
 /// Start the worker of a database. None if the server has no slot for a background worker left.
-/// `notify`: the process that is signalled when the worker starts, and when it ends.
-fn start(database: pg_sys::Oid, notify: i32) -> Option<DynamicBackgroundWorker> {
+/// `notify`: the process that is signalled when the worker starts, and when it ends. `how`: what
+/// the worker is told.
+fn start(database: pg_sys::Oid, notify: i32, how: &str) -> Option<DynamicBackgroundWorker> {
     BackgroundWorkerBuilder::new("queen_mq worker")
         .set_type("queen_mq worker")
+        .set_extra(how)
         .set_library("queen_mq")
         .set_function("queen_mq_worker")
         .enable_spi_access()
@@ -63,7 +70,8 @@ pub fn start_here() -> bool {
     // SAFETY: plain globals of the backend.
     let (database, own) = unsafe { (pg_sys::MyDatabaseId, pg_sys::MyProcPid) };
     !locks::has_worker()
-        && start(database, own).is_some_and(|worker| worker.wait_for_startup().is_ok())
+        && start(database, own, turn::BY_HAND)
+            .is_some_and(|worker| worker.wait_for_startup().is_ok())
 }
 
 /// Install the signal handlers of a background process: SIGTERM ends it at its next check for

@@ -1,45 +1,127 @@
-//! Which databases use queen_mq, for the launcher to serve. The list, and the launcher's latch, are
-//! in shared memory, so they are there only with the library preloaded. Without, nothing here does
-//! anything. An LWLock guards both, for a look or a change at a time.
+//! Which databases use queen_mq, and what has happened in each since a worker was there. The list
+//! is in shared memory, so it is there only with the library preloaded. Without, nothing here does
+//! anything.
+//!
+//! A session puts its database on the list with its first call. When a transaction has written by
+//! this library and has ended, its session counts that in the entry of its database
+//! ([`note_end`]). So a worker need not look while the count stays as it is, whatever other
+//! transactions write. Three things change tables of ours and are not counted: a prepared
+//! transaction that is committed later, statements of an administrator, and logical replication.
+//! Of the first the entry has a note; for the others a worker looks now and then all the same.
+//!
+//! What workers and the launcher tell each other stands in the entry, too ([`super::turn`]). An
+//! LWLock guards the list, for a look or a change at a time; nothing under it can fail or wait.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use pgrx::lwlock::PgLwLock;
 use pgrx::prelude::*;
 use pgrx::shmem::PGRXSharedMemory;
 use pgrx::{pg_shmem_init, pg_sys};
 
+use super::visit::Visit;
 use crate::pg::clock::{self, Moment, SECOND};
+use crate::pg::completions;
+use crate::pg::own_commits::Ended;
 
 /// Databases that can be on the list. One that finds it full gets no worker; `queen_sweep` sweeps
 /// it.
 const CAPACITY: usize = 256;
 
+/// A database in which something was written is visited again this long after the last visit, if no
+/// timer is due sooner; and one in which nothing was counted, while other transactions have written
+/// somewhere.
+const AFTER_CHANGES: i64 = 10 * SECOND;
+const IN_ANY_CASE: i64 = 60 * SECOND;
+/// With so many databases or more, these times are longer, so that there are not more visits.
+const MANY: i64 = 10;
+
+/// An entry of the list.
+pub struct Database {
+    pub oid: pg_sys::Oid,
+    /// Counts the ends of transactions that have written by this library. It begins with a number
+    /// that no earlier entry has reached.
+    pub(super) changes: AtomicU64,
+    /// The soonest moment at which a timer is due, of those that were scheduled since a worker has
+    /// last asked.
+    pub(super) timer: AtomicI64,
+    /// There may be a prepared transaction that has written.
+    pub(super) may_be_prepared: AtomicBool,
+    pub(super) visit: Visit,
+}
+
+impl Database {
+    const fn new(oid: pg_sys::Oid, changes: u64, visit: Visit) -> Self {
+        Self {
+            oid,
+            changes: AtomicU64::new(changes),
+            timer: AtomicI64::new(Moment::MAX),
+            may_be_prepared: AtomicBool::new(true),
+            visit,
+        }
+    }
+
+    const fn unused() -> Self {
+        Self::new(pg_sys::InvalidOid, 0, Visit::NONE)
+    }
+
+    /// When the database needs a worker, as far as is known at this moment. There are so many
+    /// databases.
+    pub(super) fn wanted_at(&self, now: Moment, databases: usize) -> Moment {
+        let left = &self.visit.left;
+        if left.at > now {
+            // The clock was set back: no moment that was noted means anything.
+            return now;
+        }
+        let pause = |pause: i64| pause / MANY * (databases as i64).max(MANY);
+        let has_changed = self.changes.load(Ordering::SeqCst) != left.changes
+            || self.may_be_prepared.load(Ordering::SeqCst);
+        let again = match has_changed {
+            true => left.at + pause(AFTER_CHANGES),
+            false if completions::count() != left.completions => left.at + pause(IN_ANY_CASE),
+            false => Moment::MAX,
+        };
+        left.due.min(self.timer.load(Ordering::SeqCst)).min(again)
+    }
+}
+
 /// What shared memory holds; the first `count` databases are in use.
-#[derive(Clone, Copy)]
 pub struct Registry {
     /// The launcher's latch, 0 while there is none.
     launcher: usize,
     count: usize,
-    databases: [pg_sys::Oid; CAPACITY],
+    databases: [Database; CAPACITY],
+    /// With what the count of the next entry begins.
+    next: u64,
+    /// Since when the launcher gets no background worker at all; 0: it does.
+    pub(super) short_since: AtomicI64,
 }
 
-// SAFETY: plain values; the latch lies in shared memory at one address for all processes.
+// SAFETY: plain values and atomics; a latch lies in shared memory at one address for all processes.
 unsafe impl PGRXSharedMemory for Registry {}
 
 // SAFETY: no other lock of the server has this name.
-static REGISTRY: PgLwLock<Registry> = unsafe { PgLwLock::new(c"queen_mq") };
+pub(super) static REGISTRY: PgLwLock<Registry> = unsafe { PgLwLock::new(c"queen_mq") };
 /// Set in the postmaster, and so in all its children.
 static IS_SHARED: AtomicBool = AtomicBool::new(false);
 
-const EMPTY: Registry =
-    Registry { launcher: 0, count: 0, databases: [pg_sys::InvalidOid; CAPACITY] };
-
 /// Called in the postmaster, while it preloads the library: have shared memory for the list.
 pub fn set_up() {
-    pg_shmem_init!(REGISTRY = EMPTY);
+    pg_shmem_init!(
+        REGISTRY = Registry {
+            launcher: 0,
+            count: 0,
+            databases: [const { Database::unused() }; CAPACITY],
+            next: 1,
+            short_since: AtomicI64::new(0),
+        }
+    );
     IS_SHARED.store(true, Ordering::Relaxed);
+}
+
+pub fn is_shared() -> bool {
+    IS_SHARED.load(Ordering::Relaxed)
 }
 
 thread_local! {
@@ -55,7 +137,7 @@ const AGAIN: i64 = 2 * SECOND;
 /// Let this session's database be served, because the session uses queen_mq. Every call of a
 /// function does this, in its transaction; it costs a look-up in the catalogue's cache.
 pub fn announce() {
-    if !IS_SHARED.load(Ordering::Relaxed) {
+    if !is_shared() {
         return;
     }
     // SAFETY: a look-up in the catalogue, and plain globals of the backend.
@@ -63,58 +145,121 @@ pub fn announce() {
         unsafe { (pg_sys::get_namespace_oid(c"queen_mq".as_ptr(), true), pg_sys::MyDatabaseId) };
     let now = clock::now();
     let (known, at) = ANNOUNCED.get();
-    if known != schema || now.saturating_sub(at) > AGAIN {
+    if known != schema || now.saturating_sub(at) > AGAIN || now < at {
         ANNOUNCED.set((schema, now));
         add(database);
     }
 }
 
-/// Put a database on the list, and wake the launcher.
+/// A transaction of this session has written by this library, and has ended. A database that is not
+/// on the list is put there: its worker may have looked before the commit that has created the
+/// extension. Cannot fail.
+pub fn note_end(ended: Ended) {
+    if !is_shared() {
+        return;
+    }
+    // SAFETY: a plain global of the backend.
+    let database = unsafe { pg_sys::MyDatabaseId };
+    if !REGISTRY.share().count_end(database, ended) {
+        add(database);
+    }
+}
+
+/// Put a database on the list, and wake the launcher. One that the settings exclude may have
+/// another name by now: the launcher looks again.
 pub fn add(database: pg_sys::Oid) {
-    if REGISTRY.share().has(database) {
+    if REGISTRY.share().find(database).is_some_and(|entry| !entry.visit.is_excluded) {
         return;
     }
     let mut registry = REGISTRY.exclusive();
-    if registry.has(database) || registry.count == CAPACITY {
+    if let Some(entry) = registry.find_mut(database) {
+        entry.visit.is_doubted = true;
+        registry.wake_launcher();
         return;
     }
-    let count = registry.count;
-    registry.databases[count] = database;
-    registry.count += 1;
-    let latch = registry.launcher as *mut pg_sys::Latch;
-    if !latch.is_null() {
-        // SAFETY: a latch of a PGPROC, which stays where it is for as long as the server runs.
-        unsafe { pg_sys::SetLatch(latch) };
+    if registry.count == CAPACITY {
+        return;
     }
+    let (place, first) = (registry.count, registry.next);
+    registry.databases[place] = Database::new(database, first, Visit::first(clock::now()));
+    registry.count += 1;
+    registry.next += 1;
+    registry.wake_launcher();
 }
 
 /// Take a database off the list, until a session announces it again.
 pub fn remove(database: pg_sys::Oid) {
-    if !IS_SHARED.load(Ordering::Relaxed) {
+    if !is_shared() {
         return;
     }
     let mut registry = REGISTRY.exclusive();
-    let count = registry.count;
-    if let Some(place) = registry.databases[..count].iter().position(|known| *known == database) {
-        registry.databases[place] = registry.databases[count - 1];
-        registry.count -= 1;
-    }
+    let Some(place) = registry.place(database) else { return };
+    let last = registry.count - 1;
+    let reached = registry.databases[place].changes.load(Ordering::Relaxed);
+    registry.next = registry.next.max(reached + 1);
+    registry.databases.swap(place, last);
+    registry.databases[last] = Database::unused();
+    registry.count = last;
 }
 
-/// The databases on the list.
-pub fn all() -> Vec<pg_sys::Oid> {
-    let registry = REGISTRY.share();
-    registry.databases[..registry.count].to_vec()
-}
-
-/// Make this process the launcher: it is woken when a database is put on the list.
+/// Make this process the launcher: it is woken when a database is put on the list, and when a
+/// worker ends.
 pub fn be_launcher() {
     // SAFETY: the process's own latch, which is the one of its PGPROC.
     REGISTRY.exclusive().launcher = unsafe { pg_sys::MyLatch } as usize;
 }
 
 impl Registry {
-    fn has(&self, database: pg_sys::Oid) -> bool {
-        self.databases[..self.count].contains(&database)
+    fn place(&self, database: pg_sys::Oid) -> Option<usize> {
+        self.all().iter().position(|known| known.oid == database)
+    }
+
+    pub(super) fn all(&self) -> &[Database] {
+        &self.databases[..self.count]
+    }
+
+    pub(super) fn find(&self, database: pg_sys::Oid) -> Option<&Database> {
+        self.all().iter().find(|known| known.oid == database)
+    }
+
+    pub(super) fn find_mut(&mut self, database: pg_sys::Oid) -> Option<&mut Database> {
+        let place = self.place(database)?;
+        Some(&mut self.databases[place])
+    }
+
+    /// False where the database is not on the list.
+    fn count_end(&self, database: pg_sys::Oid, ended: Ended) -> bool {
+        let Some(entry) = self.find(database) else { return false };
+        match ended {
+            Ended::Prepared => entry.may_be_prepared.store(true, Ordering::SeqCst),
+            Ended::RolledBack => (),
+            Ended::Committed { soonest } => {
+                entry.timer.fetch_min(soonest, Ordering::SeqCst);
+            }
+        }
+        // Last: a worker that sees the new count sees the rest as well.
+        entry.changes.fetch_add(1, Ordering::SeqCst);
+        true
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.count == CAPACITY
+    }
+
+    /// Whether there is a launcher.
+    pub(super) fn has_launcher(&self) -> bool {
+        self.launcher != 0
+    }
+
+    pub(super) fn wake_launcher(&self) {
+        wake(self.launcher);
+    }
+}
+
+/// Set the latch at this address, if it is one.
+pub(super) fn wake(latch: usize) {
+    if latch != 0 {
+        // SAFETY: a latch of a PGPROC, which stays where it is for as long as the server runs.
+        unsafe { pg_sys::SetLatch(latch as *mut pg_sys::Latch) };
     }
 }

@@ -13,13 +13,17 @@
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
 
+use pgrx::bgworkers::BackgroundWorker;
 use pgrx::prelude::*;
 
 use super::agenda::Agenda;
+use super::database::{is_installed, is_served, is_wanted_alone};
 use super::transaction::{has_written, in_transaction};
-use super::{pause, registry, take_signals};
+use super::{pause, registry, take_signals, turn};
 use crate::broker::housekeeping::{self, Bookmark, QueueTask, Task, TaskPart};
+use crate::error::Result;
 use crate::pg::clock::{self, Moment, SECOND};
+use crate::pg::prepared;
 use crate::pg::spi::connected;
 use crate::settings;
 use crate::store::locks;
@@ -32,6 +36,8 @@ const LONGEST_PAUSE: i64 = SECOND / 2;
 const TIMERS: i64 = SECOND;
 /// A task has this much time in one round. The rest is left to the next round.
 const TASK_TIME: i64 = SECOND / 4;
+/// Where the launcher needs the worker elsewhere.
+const HASTY_TASK_TIME: i64 = SECOND / 20;
 /// A transaction that has written nothing ends after this: its snapshot keeps vacuum from rows.
 const LONGEST_TRANSACTION: i64 = SECOND / 20;
 /// So many queues are visited one by one; of more, the worker finds out first where there can be
@@ -63,6 +69,12 @@ struct NotServed;
 /// that creates the extension, and uses it, is seen only when it has committed.
 const LINGER: i64 = 5 * SECOND;
 
+/// A worker that the launcher asks to leave does one round first. Where a step has more to do at
+/// once, it stays for up to this time; and twice as long after a worker that has left so, up to
+/// [`LONGEST_STAY`].
+const STAY: i64 = SECOND;
+const LONGEST_STAY: i64 = 8 * SECOND;
+
 /// The worker's main function. Its argument is the OID of the database.
 #[pg_guard]
 #[unsafe(no_mangle)]
@@ -77,9 +89,9 @@ pub extern "C-unwind" fn queen_mq_worker(database: pg_sys::Datum) {
     }
     go_by_own_settings();
     if becomes_worker() {
+        turn::enter(BackgroundWorker::get_extra() == turn::BY_HAND);
         serve(database);
     }
-    registry::remove(database);
 }
 
 /// Take the lock of the worker of this database, for as long as the process lasts. False if there
@@ -103,33 +115,54 @@ fn go_by_own_settings() {
     }
 }
 
-/// Sweep in rounds, until the database is not to be served any more, or a command wants it for
-/// itself.
+/// Sweep in rounds, until the database is not to be served any more, a command wants it for itself,
+/// or the launcher needs the worker elsewhere.
 fn serve(database: pg_sys::Oid) {
     let mut agenda = Agenda::default();
-    let mut next = clock::now();
-    let mut looked_at = next;
-    let mut served_at = next;
+    let began = clock::now();
+    let mut stay = STAY;
+    if let Some((left, unfinished)) = turn::last() {
+        agenda.resume(&left);
+        stay = (STAY << unfinished.min(8)).min(LONGEST_STAY);
+    }
+    let (mut next, mut looked_at, mut served_at) = (began, began, began);
+    let (mut last, mut is_served) = (began, true);
     loop {
         if is_wanted_alone(database) {
-            return;
+            return turn::leave(agenda.left());
         }
         let now = clock::now();
-        if now >= next {
+        // The clock was set back.
+        if now < last {
+            (next, looked_at, served_at) = (now, now, now);
+        }
+        last = now;
+        if now >= next.min(turn::timer()) {
             match round(database, &mut agenda) {
-                Ok(due) => (next, served_at) = (due, now),
-                Err(NotServed) if now - served_at > LINGER => return,
-                Err(NotServed) => next = now + LONGEST_PAUSE,
+                Ok(due) => (next, served_at, is_served) = (due, now, true),
+                Err(NotServed) => (next, is_served) = (now + LONGEST_PAUSE, false),
             }
             looked_at = clock::now();
             show("");
-        } else if now - looked_at >= TIMERS {
+            if !is_served && (turn::is_asked() || now - served_at > LINGER) {
+                return registry::remove(database);
+            }
+            if turn::is_asked() {
+                if !agenda.goes_on() || !(0..stay).contains(&(looked_at - began)) {
+                    return turn::leave(agenda.left());
+                }
+                next = looked_at;
+            }
+        } else if turn::is_asked() {
+            return if is_served { turn::leave(agenda.left()) } else { registry::remove(database) };
+        } else if !agenda.is_told() && now - looked_at >= TIMERS {
             if agenda.has_changed() {
                 let queues = queues().ok().flatten().unwrap_or_default();
                 next = next_timer(&queues).map_or(next, |timer| next.min(timer));
             }
             looked_at = now;
         }
+        let next = next.min(turn::timer());
         if pause((next - clock::now()).clamp(1_000, LONGEST_PAUSE) / 1_000) {
             // The configuration may say that the database is not to be served.
             agenda.forget_queues();
@@ -154,17 +187,32 @@ fn queues() -> std::result::Result<Option<Vec<Queue>>, NotServed> {
 /// for and its time allows. Returns when to come again.
 fn round(database: pg_sys::Oid, agenda: &mut Agenda) -> std::result::Result<Moment, NotServed> {
     let began = clock::now();
+    agenda.look_for_prepared(|| in_transaction("start", any_prepared).flatten());
     if agenda.begin_round() {
         sweep(database, agenda)?;
         if is_wanted_alone(database) {
             return Ok(began);
         }
+    } else if agenda.has_changed() && is_still_served() == Some(false) {
+        agenda.forget_queues();
+        return Ok(began);
     }
     let next = began + settings::sweep_interval();
     // A timer that is due even now is one that another transaction has locked.
     let soon = clock::now() + LONGEST_PAUSE;
     let timers = agenda.idle_until(Task::EachQueue(QueueTask::Timers));
     Ok(next.min(if timers <= clock::now() { soon } else { timers }))
+}
+
+/// Whether a transaction of this database is prepared. None without the extension.
+fn any_prepared() -> Result<Option<bool>> {
+    if is_installed() { connected(prepared::any).map(Some) } else { Ok(None) }
+}
+
+/// Reads no table: the catalogue says whether the extension is there, and PostgreSQL tells of its
+/// changes.
+fn is_still_served() -> Option<bool> {
+    in_transaction("start", || Ok(is_installed() && is_served()))
 }
 
 /// Visit what is to be visited.
@@ -189,7 +237,7 @@ fn sweep(database: pg_sys::Oid, agenda: &mut Agenda) -> std::result::Result<(), 
         show(task.name());
         visit(task, &parts, agenda, database);
         if is_wanted_alone(database) {
-            break;
+            return Ok(());
         }
     }
     agenda.end_round();
@@ -216,7 +264,8 @@ fn pass_by_others(task: Task, parts: &mut Vec<TaskPart<'_>>, agenda: &mut Agenda
 
 /// Visit these parts of a task. Each has one step, however late it is.
 fn visit(task: Task, parts: &[TaskPart<'_>], agenda: &mut Agenda, database: pg_sys::Oid) {
-    let deadline = clock::now() + TASK_TIME;
+    let time = if turn::is_asked() { HASTY_TASK_TIME } else { TASK_TIME };
+    let deadline = clock::now() + time;
     let mut at = 0;
     while at < parts.len() {
         let mut last = at;
@@ -228,6 +277,9 @@ fn visit(task: Task, parts: &[TaskPart<'_>], agenda: &mut Agenda, database: pg_s
                     agenda.begin_visit(task, *part);
                     let step = part.step(Bookmark::InMemory)?;
                     agenda.end_visit(task, *part, &step);
+                    if has_written() {
+                        agenda.note_write();
+                    }
                     let stays = step.goes_on && clock::now() < deadline;
                     at += usize::from(!stays);
                     if step.goes_on || has_written() || clock::now() > end {
@@ -266,41 +318,4 @@ fn show(task: &str) {
         // SAFETY: copies the text.
         unsafe { pg_sys::pgstat_report_activity(state, text.as_ptr()) };
     }
-}
-
-fn is_installed() -> bool {
-    // SAFETY: a look-up in the catalogue, in a transaction.
-    unsafe { pg_sys::get_extension_oid(c"queen_mq".as_ptr(), true) != pg_sys::InvalidOid }
-}
-
-/// Whether the settings say that this database is to be served. They may have changed since the
-/// launcher looked.
-fn is_served() -> bool {
-    // SAFETY: a look-up in the catalogue, in a transaction; the name is a copy.
-    unsafe {
-        let name = pg_sys::get_database_name(pg_sys::MyDatabaseId);
-        !name.is_null() && settings::serves(&CStr::from_ptr(name).to_string_lossy())
-    }
-}
-
-/// Whether a command that drops or copies the database waits for other sessions to leave it. Such a
-/// command holds a lock on the database that a new connection would wait for.
-fn is_wanted_alone(database: pg_sys::Oid) -> bool {
-    let tag = pg_sys::LOCKTAG {
-        locktag_field2: pg_sys::DatabaseRelationId.to_u32(),
-        locktag_field3: database.to_u32(),
-        locktag_type: pg_sys::LockTagType::LOCKTAG_OBJECT as u8,
-        locktag_lockmethodid: pg_sys::DEFAULT_LOCKMETHOD as u8,
-        ..Default::default()
-    };
-    let mode = pg_sys::RowExclusiveLock as i32;
-    // SAFETY: a session-level lock that is given back at once.
-    unsafe {
-        let got = pg_sys::LockAcquire(&tag, mode, true, true);
-        if got == pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL {
-            return true;
-        }
-        pg_sys::LockRelease(&tag, mode, true);
-    }
-    false
 }

@@ -13,7 +13,7 @@ pub struct Metric {
     pub help: &'static str,
 }
 
-const GAUGE: &str = "gauge";
+pub const GAUGE: &str = "gauge";
 const COUNTER: &str = "counter";
 
 /// Name, kind, help, and how to read the value; None where there is none.
@@ -98,7 +98,9 @@ pub fn exposition(metrics: &[Metric]) -> String {
             .iter()
             .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
             .collect();
-        text += &format!("{last}{{{}}} {}\n", labels.join(","), metric.value);
+        let labels = labels.join(",");
+        let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
+        text += &format!("{last}{labels} {}\n", metric.value);
     }
     text
 }

@@ -95,7 +95,8 @@ impl Looking<'_> {
         let (queue, now) = (self.ages.queue.id, self.ages.now);
         let start = (floor, Default::default());
         let mut looked = LOOKED.with(|looked| looked.take(&queue)).unwrap_or_default();
-        let rests = now < looked.rests_until;
+        // A rest that is longer than any was noted before the clock was set back.
+        let rests = (1..=LONGEST_REST).contains(&(looked.rests_until - now));
         if rests || looked.spent > 0 {
             let head = self.look_through(start.clone(), HEAD, now, &mut Moment::MAX.clone())?;
             let may_go = matches!(head, End::MayGo(_));

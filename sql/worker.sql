@@ -1,0 +1,2 @@
+-- Tell the launcher of this database, and the role that creates the extension if no worker is free.
+SELECT queen_mq.has_worker();

@@ -1,0 +1,73 @@
+//! What the entry of a database says of its worker, and of the last one.
+
+use crate::pg::clock::Moment;
+use crate::store::sweep::{Pass, TABLES};
+
+/// A database's worker, and what the last one has left behind.
+#[derive(Clone, Copy)]
+pub struct Visit {
+    /// The worker's process id and latch; 0 if there is none.
+    pub worker: i32,
+    pub latch: usize,
+    /// When it came, or the last one; 0 if there was none.
+    pub began_at: Moment,
+    /// It was started by hand: the launcher neither counts it nor asks it to leave.
+    pub is_by_hand: bool,
+    /// It has said what it knows, and is about to end.
+    pub has_left: bool,
+    /// The launcher needs its slot.
+    pub is_asked: bool,
+    /// The settings say that the database is not to be served.
+    pub is_excluded: bool,
+    /// They may not, any more.
+    pub is_doubted: bool,
+    /// So many workers, one after the other, have left with more to do at once.
+    pub unfinished: u32,
+    pub left: Left,
+}
+
+/// What a worker knows that leaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Left {
+    pub at: Moment,
+    /// The database's count, and PostgreSQL's of all transactions, before it has last looked.
+    pub changes: u64,
+    pub completions: u64,
+    /// While these stay as they are, there is nothing to do before this moment.
+    pub due: Moment,
+    /// There was more to do at once.
+    pub goes_on: bool,
+    /// How far it has looked through the tables.
+    pub passes: [Pass; TABLES],
+}
+
+impl Left {
+    const NOTHING: Self = Self {
+        at: 0,
+        changes: 0,
+        completions: 0,
+        due: 0,
+        goes_on: false,
+        passes: [Pass::FIRST; TABLES],
+    };
+}
+
+impl Visit {
+    pub const NONE: Self = Self {
+        worker: 0,
+        latch: 0,
+        began_at: 0,
+        is_by_hand: false,
+        has_left: false,
+        is_asked: false,
+        is_excluded: false,
+        is_doubted: false,
+        unfinished: 0,
+        left: Left::NOTHING,
+    };
+
+    /// Of a database in which no worker has been.
+    pub fn first(now: Moment) -> Self {
+        Self { left: Left { at: now, due: now, ..Left::NOTHING }, ..Self::NONE }
+    }
+}

@@ -1,0 +1,146 @@
+//! The worker when the clock of the server is set: nothing waits for a moment that has lost its
+//! meaning.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use std::{env, fs, process};
+
+use anyhow::{Context, Result, ensure};
+use queen_tests::cluster::Cluster;
+use queen_tests::{Session, eventually};
+
+const SOON: Duration = Duration::from_secs(60);
+const MARKERS: &str = "SELECT count(*) FROM queen_mq.marker";
+const MESSAGES: &str = "SELECT count(*) FROM queen_messages";
+
+/// A clock that the server goes by, in place of the machine's. (`src/clock.c` says how.)
+struct ServerClock(PathBuf);
+
+impl ServerClock {
+    fn new(name: &str) -> Result<Self> {
+        let directory = env::temp_dir().join(format!("queen-clock-{name}-{}", process::id()));
+        fs::create_dir(&directory)?;
+        let clock = Self(directory);
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/clock.c");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(clock.library()).arg(source);
+        ensure!(compiler.arg("-ldl").status()?.success(), "cc failed");
+        clock.set(0)?;
+        Ok(clock)
+    }
+
+    fn library(&self) -> PathBuf {
+        self.0.join("clock.so")
+    }
+
+    /// So many hours from the machine's clock.
+    fn set(&self, hours: i64) -> Result<()> {
+        // Servers have mapped the file: it is written in place.
+        let file = self.0.join("offset");
+        let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(file)?;
+        Ok(file.write_all(&(hours * 3600).to_ne_bytes())?)
+    }
+
+    /// What makes a server go by it.
+    fn environment(&self) -> Result<&'static [(&'static str, &'static str)]> {
+        let leak = |path: PathBuf| -> Result<&'static str> {
+            Ok(path.to_str().context("a path that is no text")?.to_owned().leak())
+        };
+        let (library, file) = (leak(self.library())?, leak(self.0.join("offset"))?);
+        Ok(vec![("LD_PRELOAD", library), ("TEST_CLOCK", file)].leak())
+    }
+}
+
+impl Drop for ServerClock {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+/// A new database with a timer that is due tomorrow, and one that is delivered.
+async fn database(cluster: &Cluster, name: &str) -> Result<Session> {
+    let maintenance = Session::open(&cluster.config()).await?;
+    maintenance.run(&format!("CREATE DATABASE {name}")).await?;
+    let session = Session::open(cluster.config().dbname(name)).await?;
+    session.run("CREATE EXTENSION queen_mq").await?;
+    session.run("SELECT queen_schedule('q', 'tomorrow', '1', delay => '1 day')").await?;
+    schedule(&session).await?;
+    counts(&session, 1).await?;
+    Ok(session)
+}
+
+async fn schedule(session: &Session) -> Result<()> {
+    Ok(session.run("SELECT queen_schedule('q', 'soon', '1', delay => '1 s')").await?)
+}
+
+/// Other than a timer, a marker is not announced to the worker.
+async fn put(session: &Session) -> Result<()> {
+    Ok(session.run("SELECT queen_kv_put('n', 'k', '1', ttl => '100 ms')").await?)
+}
+
+/// Wait until there are so many messages, and no marker.
+async fn counts(session: &Session, expected: i64) -> Result<()> {
+    let what = format!("{expected} messages, and no marker");
+    let so = async || {
+        let messages = session.count(MESSAGES).await?;
+        Ok((messages == expected && session.count(MARKERS).await? == 0).then_some(()))
+    };
+    eventually(&what, SOON, so).await
+}
+
+async fn hour(session: &Session) -> Result<i64> {
+    Ok(session.count("SELECT extract(epoch FROM clock_timestamp())::bigint / 3600").await?)
+}
+
+async fn goes_on_when_the_clock_is_set(name: &str, databases: &[&str], most: usize) -> Result<()> {
+    let clock = ServerClock::new(name)?;
+    let settings = format!("queen_mq.databases = ''\nfsync = off\nqueen_mq.max_workers = {most}");
+    let cluster = Cluster::start_in(clock.environment()?, &settings)?;
+    let mut sessions = Vec::new();
+    for name in databases {
+        sessions.push(database(&cluster, name).await?);
+    }
+    let before = hour(&sessions[0]).await?;
+    let began = Instant::now();
+    clock.set(-2)?;
+    ensure!(hour(&sessions[0]).await? < before, "the server does not go by this clock");
+    for session in &sessions {
+        put(session).await?;
+    }
+    for session in &sessions {
+        counts(session, 1).await?;
+        schedule(session).await?;
+    }
+    for session in &sessions {
+        counts(session, 2).await?;
+    }
+    println!("back: {:?}", began.elapsed());
+    let began = Instant::now();
+    clock.set(25)?;
+    for session in &sessions {
+        counts(session, 3).await?;
+    }
+    println!("on: {:?}", began.elapsed());
+    // And back again, where all that was looked at lies in the future.
+    clock.set(0)?;
+    for session in &sessions {
+        put(session).await?;
+    }
+    for session in &sessions {
+        counts(session, 3).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_stays_goes_on_when_the_clock_is_set() -> Result<()> {
+    goes_on_when_the_clock_is_set("stays", &["alone"], 2).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_that_take_turns_go_on_when_the_clock_is_set() -> Result<()> {
+    goes_on_when_the_clock_is_set("turns", &["a", "b", "c", "d"], 1).await
+}
