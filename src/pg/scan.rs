@@ -40,6 +40,7 @@ pub struct Unended {
 /// A row under a scan, lent while the scan stands there.
 pub struct Tuple {
     slot: *mut pg_sys::TupleTableSlot,
+    relation: pg_sys::Relation,
     table: &'static Table,
     /// Where the columns lie.
     attributes: Attributes,
@@ -84,6 +85,19 @@ impl Tuple {
             });
             let writer = pg_sys::TransactionId::from(writer.value() as u32);
             pg_sys::TransactionIdIsCurrentTransactionId(writer)
+        }
+    }
+
+    /// Whether the snapshot shows the row, for a scan that visits others as well. False, too, where
+    /// it shows a later version of the row that was updated in place.
+    pub fn is_visible(&self, _under: &ActiveSnapshot) -> bool {
+        // SAFETY: the slot holds a row of this table, which is open. An `ActiveSnapshot` proves
+        // that there is an active snapshot. The function is called behind a guard, as above.
+        unsafe {
+            let snapshot = pg_sys::GetActiveSnapshot();
+            let Some(access) = (*self.relation).rd_tableam.as_ref() else { return false };
+            let Some(shows) = access.tuple_satisfies_snapshot else { return false };
+            pg_sys::ffi::pg_guard_ffi_boundary(|| shows(self.relation, self.slot, snapshot))
         }
     }
 
@@ -210,7 +224,8 @@ impl Index {
             let count = scan_keys.len() as i32;
             pg_sys::index_rescan(scan, scan_keys.as_mut_ptr(), count, ptr::null_mut(), 0);
             let mut broken_off = None;
-            let tuple = Tuple { slot, table: self.table, attributes: table.attributes };
+            let (relation, attributes) = (table.relation, table.attributes);
+            let tuple = Tuple { slot, relation, table: self.table, attributes };
             while pg_sys::index_getnext_slot(scan, direction, slot) {
                 if let ControlFlow::Break(value) = visit(&tuple) {
                     broken_off = Some(value);

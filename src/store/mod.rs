@@ -29,6 +29,7 @@ pub mod tally;
 mod tests;
 pub mod timer;
 pub mod unit;
+pub mod waterline;
 
 use queen_engine::codec;
 use serde::de::DeserializeOwned;

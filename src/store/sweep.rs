@@ -307,38 +307,6 @@ pub static PAGED_TABLES: [PagedTable; 6] = [
     ),
 ];
 
-// Leaps from the first message of a queue to that of the next queue, so its cost goes by the number
-// of queues. A message without its queue is one whose queue has been removed: a transaction that
-// creates a queue and pushes to it commits both at once.
-static ORPHANS: Statement = Statement::new(
-    "WITH RECURSIVE used (id) AS (
-         (SELECT queue_id FROM queen_mq.segment ORDER BY queue_id LIMIT 1)
-         UNION ALL
-         SELECT (SELECT s.queue_id FROM queen_mq.segment s
-                 WHERE s.queue_id > used.id ORDER BY s.queue_id LIMIT 1)
-         FROM used WHERE used.id IS NOT NULL),
-     gone AS MATERIALIZED (
-         SELECT id FROM used
-         WHERE id <= (SELECT last_value FROM queen_mq.queue_id_seq WHERE is_called)
-           AND NOT EXISTS (SELECT FROM queen_mq.queue q WHERE q.id = used.id OFFSET 0))
-     DELETE FROM queen_mq.segment WHERE ctid = ANY (ARRAY(
-         SELECT t.ctid FROM queen_mq.segment t WHERE t.queue_id = ANY (ARRAY(SELECT id FROM gone))
-         LIMIT $1 FOR UPDATE OF t SKIP LOCKED))",
-    &[pg_sys::INT8OID],
-);
-
-/// Delete messages of queues that are gone. They come from transactions that had pushed before the
-/// queue was removed, and committed after.
-pub fn orphans() -> SweepStep {
-    let removed = ORPHANS.run(&[arg(ROWS)]).affected();
-    match removed {
-        0 => SweepStep::idle(Moment::MAX),
-        _ => {
-            SweepStep { removed: removed as u64, goes_on: removed as i64 == ROWS, idle_until: None }
-        }
-    }
-}
-
 static OWNER: Statement = Statement::new(
     "UPDATE queen_mq.owner o SET role_name = r.rolname::text
      FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_roles r ON r.oid = e.extowner

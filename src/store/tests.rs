@@ -6,12 +6,12 @@ use super::locks::{self, CLASSES, Lock};
 use super::schema::TABLES;
 use super::{
     admission, claim, cursor, discovery, group, identity, progress, queue, receipt, segment, tally,
-    timer,
+    timer, waterline,
 };
 use crate::pg::table::Index;
 
 /// All indexes that the code reads by name.
-static INDEXES: [&Index; 19] = [
+static INDEXES: [&Index; 20] = [
     &admission::REMEMBERED,
     &claim::BY_ID,
     &claim::BY_MESSAGE,
@@ -31,6 +31,7 @@ static INDEXES: [&Index; 19] = [
     &segment::NEWS,
     &tally::NEWEST,
     &timer::BY_MOMENT,
+    &waterline::BY_XID,
 ];
 
 /// Indexes that only statements use: the planner chooses them.

@@ -15,6 +15,7 @@
 
 mod expired_leases;
 pub mod fold_claims;
+mod removed_queues;
 mod retention;
 
 use crate::broker::lookup;
@@ -144,7 +145,7 @@ impl TaskPart<'_> {
     pub fn step(self, bookmark: Bookmark) -> Result<SweepStep> {
         match self {
             TaskPart::Queue(task, queue) => task.step(queue, bookmark),
-            TaskPart::Table(task) => Ok(task.step(bookmark)),
+            TaskPart::Table(task) => task.step(bookmark),
         }
     }
 
@@ -181,14 +182,14 @@ fn move_timers(queue: &Queue) -> Result<SweepStep> {
 }
 
 impl TableTask {
-    fn step(self, bookmark: Bookmark) -> SweepStep {
+    fn step(self, bookmark: Bookmark) -> Result<SweepStep> {
         let now = clock::now();
         match self {
-            TableTask::Markers => sweep::markers(now),
-            TableTask::Paged(table) => table.step(now, bookmark),
+            TableTask::Markers => Ok(sweep::markers(now)),
+            TableTask::Paged(table) => Ok(table.step(now, bookmark)),
             TableTask::RemovedQueues => {
                 sweep::owner();
-                sweep::orphans()
+                removed_queues::step()
             }
         }
     }

@@ -4,11 +4,11 @@
 use std::ops::ControlFlow;
 
 use pgrx::pg_sys;
-use queen_engine::holes::Holes;
+use queen_engine::floor::Floor;
 use queen_engine::tally::Arrived;
 
-use super::log::leap;
-use super::{CREATED_AT, ID, IN_ORDER, N, NEWS, ONLY_GROUP, PARTITION, PAYLOADS, QUEUE_ID, XID};
+use super::low_end::scan_partition;
+use super::{CREATED_AT, ID, N, NEWS, ONLY_GROUP, PARTITION, PAYLOADS, QUEUE_ID, XID};
 use crate::pg::clock::{At, Moment};
 use crate::pg::columns::{Columns, arg};
 use crate::pg::key::{Key, Value};
@@ -56,35 +56,24 @@ pub fn count_of(queue: i64, ranges: &[(u64, u64, u64)], under: &ActiveSnapshot) 
 
 /// When the first visible segment of the partition from `from` on was written.
 pub fn oldest_from(
-    queue: i64,
-    partition: &str,
+    of: (i64, &str),
     from: u64,
+    floor: &Floor,
     under: &ActiveSnapshot,
 ) -> Option<Moment> {
-    let keys = [
-        (QUEUE_ID, Key::Is(Value::Int(queue))),
-        (PARTITION, Key::Is(Value::Text(partition))),
-        (ID, Key::Above(Value::Int(signed(from) - 1))),
-    ];
-    IN_ORDER
-        .scan(&keys, ScanEnd::Start, under, |row| ControlFlow::Break(row.need::<At>(CREATED_AT).0))
+    oldest_but(of, from, floor, |_, _| false, under)
 }
 
 /// When the first visible segment of the partition from `from` on was written that is not one of
 /// `these`, which is asked for a segment's id and the number of its messages.
 pub fn oldest_but(
-    queue: i64,
-    partition: &str,
+    of: (i64, &str),
     from: u64,
+    floor: &Floor,
     these: impl Fn(u64, u16) -> bool,
     under: &ActiveSnapshot,
 ) -> Option<Moment> {
-    let keys = [
-        (QUEUE_ID, Key::Is(Value::Int(queue))),
-        (PARTITION, Key::Is(Value::Text(partition))),
-        (ID, Key::Above(Value::Int(signed(from) - 1))),
-    ];
-    IN_ORDER.scan(&keys, ScanEnd::Start, under, |row| {
+    scan_partition(of, from, floor, usize::MAX, under, |row| {
         match these(unsigned(row.need(ID)), row.need::<i16>(N) as u16) {
             true => ControlFlow::Continue(()),
             false => ControlFlow::Break(row.need::<At>(CREATED_AT).0),
@@ -99,33 +88,6 @@ pub fn newest_xid(queue: i64) -> Option<u64> {
     NEWS.scan_any(&keys, ScanEnd::End, |row| ControlFlow::Break(unsigned(row.need(XID))))
 }
 
-/// When the first segment of the queue, in the order of transactions from `floor` on, was written.
-pub fn oldest(queue: i64, floor: u64, under: &ActiveSnapshot) -> Option<Moment> {
-    let keys =
-        [(QUEUE_ID, Key::Is(Value::Int(queue))), (XID, Key::Above(Value::Int(signed(floor) - 1)))];
-    NEWS.scan(&keys, ScanEnd::Start, under, |row| ControlFlow::Break(row.need::<At>(CREATED_AT).0))
-}
-
-/// The transaction of the first segment of the queue, not below `floor`.
-pub fn first_pusher(queue: i64, floor: u64, under: &ActiveSnapshot) -> Option<u64> {
-    leap(queue, floor, &Holes::none(), under).pusher
-}
-
-/// The partitions of a queue that hold a visible segment, by name. Costs one look-up for each.
-pub fn partitions(queue: i64, under: &ActiveSnapshot) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
-    loop {
-        let mut keys = vec![(QUEUE_ID, Key::Is(Value::Int(queue)))];
-        keys.extend(found.last().map(|last| (PARTITION, Key::Above(Value::Text(last)))));
-        let next = IN_ORDER
-            .scan(&keys, ScanEnd::Start, under, |row| ControlFlow::Break(row.need(PARTITION)));
-        match next {
-            Some(partition) => found.push(partition),
-            None => return found,
-        }
-    }
-}
-
 /// A segment without its contents.
 pub struct SegmentSummary {
     pub id: u64,
@@ -135,11 +97,9 @@ pub struct SegmentSummary {
 }
 
 /// Every visible segment of a partition, in order.
-pub fn rows(queue: i64, partition: &str, under: &ActiveSnapshot) -> Vec<SegmentSummary> {
+pub fn rows(of: (i64, &str), floor: &Floor, under: &ActiveSnapshot) -> Vec<SegmentSummary> {
     let mut rows = Vec::new();
-    let keys =
-        [(QUEUE_ID, Key::Is(Value::Int(queue))), (PARTITION, Key::Is(Value::Text(partition)))];
-    IN_ORDER.scan::<()>(&keys, ScanEnd::Start, under, |row| {
+    scan_partition::<()>(of, 0, floor, usize::MAX, under, |row| {
         rows.push(SegmentSummary {
             id: unsigned(row.need(ID)),
             xid: unsigned(row.need(XID)),

@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use queen_engine::floor::Floor;
+
 use super::ages::Ages;
 use super::group_in_partition::{GroupInPartition, may_go};
 use crate::error::Result;
@@ -14,7 +16,7 @@ use crate::pg::clock::{self, Moment, SECOND};
 use crate::pg::session_cache::SessionCache;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::group::Group;
-use crate::store::segment::{News, news};
+use crate::store::segment::{News, news_above};
 use crate::store::sweep::SweepStep;
 
 /// A place in the log of a queue: (xid, (partition, segment)).
@@ -85,15 +87,17 @@ pub struct Looking<'a> {
     pub ages: &'a Ages<'a>,
     /// All groups of the queue.
     pub groups: &'a [Group],
+    /// Up to where the log is empty.
+    pub floor: &'a Floor,
     pub under: &'a ActiveSnapshot,
 }
 
 impl Looking<'_> {
-    /// Look for a segment that may go, from where the last look has ended, or else from the
-    /// transaction `floor` on. Takes no lock.
-    pub fn look(&self, floor: u64) -> Result<Look> {
+    /// Look for a segment that may go, from where the last look has ended, or else from the floor of
+    /// the log on. Takes no lock.
+    pub fn look(&self) -> Result<Look> {
         let (queue, now) = (self.ages.queue.id, self.ages.now);
-        let start = (floor, Default::default());
+        let start = LogPlace::default();
         let mut looked = LOOKED.with(|looked| looked.take(&queue)).unwrap_or_default();
         let rests = now < looked.rests_until;
         if rests || looked.spent > 0 {
@@ -138,7 +142,7 @@ impl Looking<'_> {
         soonest: &mut Moment,
     ) -> Result<End> {
         loop {
-            let rows = news(self.ages.queue.id, at.0, &at.1, false, most, self.under);
+            let rows = news_above(self.ages.queue.id, self.floor, (at.0, &at.1), most, self.under);
             let is_old = |row: &&News| self.ages.is_due(row.created_at);
             let old = rows.iter().take_while(is_old).count();
             if let Some(young) = rows.get(old) {

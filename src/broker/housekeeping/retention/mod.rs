@@ -19,18 +19,17 @@ mod segment_status;
 
 use std::collections::BTreeMap;
 
-use queen_engine::holes::Snapshot;
-
 use self::ages::Ages;
 use self::group_in_partition::{GroupInPartition, may_go};
 use self::look::{LogPlace, Look, Looking, STEP};
 use crate::broker::stats::count::{ArrivalCount, SEGMENTS_WORTH_A_WRITE, set_missing_baseline};
+use crate::broker::stats::floor;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
-use crate::store::segment::{self, News, news};
+use crate::store::segment::{self, News, news_above};
 use crate::store::sweep::{Bookmark, SweepStep};
 use crate::store::{locks, seen_snapshot, tally};
 
@@ -43,7 +42,7 @@ pub fn step(queue: &Queue, bookmark: Bookmark) -> Result<SweepStep> {
         let ages = Ages { queue, now };
         let groups = group::of_queue(&queue.name, under)?;
         let due_at =
-            segment::oldest(queue.id, count.tally.floor, under).map_or(Moment::MAX, |at| {
+            segment::oldest(queue.id, &count.tally.floor, under).map_or(Moment::MAX, |at| {
                 match groups.is_empty() {
                     true => ages.over_at(at),
                     false => ages.due_at(at),
@@ -52,19 +51,19 @@ pub fn step(queue: &Queue, bookmark: Bookmark) -> Result<SweepStep> {
         let is_new = groups.iter().any(|group| group.baseline.is_none());
         if !(due_at <= now || is_new) || !count.is_complete() {
             let goes_on = !count.is_complete();
-            count.write_if_worth(if goes_on { 1 } else { SEGMENTS_WORTH_A_WRITE })?;
+            write_count(queue, &count, if goes_on { 1 } else { SEGMENTS_WORTH_A_WRITE })?;
             let idle_until = (!goes_on).then_some(due_at);
             return Ok(SweepStep { removed: 0, goes_on, idle_until });
         }
-        let mut retention = Retention { ages, groups, snapshot: &taken.snapshot, under };
+        let mut retention = Retention { ages, groups, under };
         let from = match bookmark {
             Bookmark::InTable => count.tally.swept.clone(),
             // The baseline of a new group is written in any case.
             Bookmark::InMemory if is_new => count.tally.swept.clone(),
-            Bookmark::InMemory => match retention.looking().look(count.tally.floor)? {
+            Bookmark::InMemory => match retention.looking(&count).look()? {
                 Look::MayGo(place) => place,
                 Look::Nothing(step) => {
-                    count.write_if_worth(SEGMENTS_WORTH_A_WRITE)?;
+                    write_count(queue, &count, SEGMENTS_WORTH_A_WRITE)?;
                     return Ok(step);
                 }
             },
@@ -80,17 +79,26 @@ pub fn step(queue: &Queue, bookmark: Bookmark) -> Result<SweepStep> {
     })
 }
 
+/// Write the count if it has so many segments that the written one has not, and with it how far
+/// segment ids have come.
+fn write_count(queue: &Queue, count: &ArrivalCount, segments: usize) -> Result<()> {
+    match count.write_if_worth(segments)? {
+        true => floor::note_waterline(queue),
+        false => Ok(()),
+    }
+}
+
 /// One step, which holds the lock `tally` of the queue and the rows of its groups.
 struct Retention<'a> {
     ages: Ages<'a>,
     groups: Vec<Group>,
-    snapshot: &'a Snapshot,
     under: &'a ActiveSnapshot,
 }
 
 impl Retention<'_> {
-    fn looking(&self) -> Looking<'_> {
-        Looking { ages: &self.ages, groups: &self.groups, under: self.under }
+    fn looking<'a>(&'a self, count: &'a ArrivalCount) -> Looking<'a> {
+        let floor = &count.tally.floor;
+        Looking { ages: &self.ages, groups: &self.groups, floor, under: self.under }
     }
 
     /// Delete what may go of the segments after `from`.
@@ -100,10 +108,10 @@ impl Retention<'_> {
         bookmark: Bookmark,
         count: &mut ArrivalCount,
     ) -> Result<SweepStep> {
-        let queue = self.ages.queue.id;
+        let queue = self.ages.queue;
         let before = count.tally.clone();
         let (xid, key) = from;
-        let rows = news(queue, xid, &key, false, STEP, self.under);
+        let rows = news_above(queue.id, &before.floor, (xid, &key), STEP, self.under);
         let mut is_full = rows.len() == STEP;
         let mut partitions = BTreeMap::<String, Vec<News>>::new();
         let (mut last, most) = (None, self.most_partitions());
@@ -127,28 +135,26 @@ impl Retention<'_> {
         let goes_on = is_full && last.is_some();
         let goes_on_after = last.filter(|_| goes_on);
         if bookmark == Bookmark::InMemory {
-            look::go_on_after(queue, goes_on_after.clone());
+            look::go_on_after(queue.id, goes_on_after.clone());
+        }
+        if removed > 0 {
+            count.tally.floor = floor::raise(queue, &before.floor)?;
         }
         if removed > 0 || bookmark == Bookmark::InTable {
-            count.tally.floor = count.tally.floor.max(self.floor(count.tally.floor));
             // From the end of what is old back to the start: groups may have settled something
             // since.
-            let start = (count.tally.floor, Default::default());
-            count.tally.swept = goes_on_after.unwrap_or(start);
+            count.tally.swept = goes_on_after.unwrap_or_default();
         }
         match count.tally == before {
-            true => count.write_if_worth(SEGMENTS_WORTH_A_WRITE)?,
-            false => count.write(),
+            true => write_count(queue, count, SEGMENTS_WORTH_A_WRITE)?,
+            false => {
+                count.write();
+                if count.has_unwritten(SEGMENTS_WORTH_A_WRITE) {
+                    floor::note_waterline(queue)?;
+                }
+            }
         }
         Ok(SweepStep { removed, goes_on, idle_until: None })
-    }
-
-    /// A transaction id below which the log has no segment and gets none: that of the first visible
-    /// segment, or that of the first transaction that the snapshot does not show, if it is lower.
-    fn floor(&self, from: u64) -> u64 {
-        let first = segment::first_pusher(self.ages.queue.id, from, self.under);
-        let not_shown = self.snapshot.holes.first_from(0).into_iter().chain(self.snapshot.own);
-        first.into_iter().chain(not_shown).min().unwrap_or(self.snapshot.next)
     }
 
     /// How many partitions this transaction may still clean. A group without order takes a lock for

@@ -1,0 +1,206 @@
+//! What has been deleted while another transaction holds an old snapshot costs nobody anything: the
+//! readers begin above it. Measured in buffers, beside a database in which vacuum could remove it.
+
+use anyhow::{Context, Result, ensure};
+use queen_tests::{Pop, Push, Session, TestDb, complete, eventually, n, numbers};
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(60);
+/// Segments of a retention's worth, in transactions of so many.
+const SEGMENTS: i64 = 20_000;
+const EACH: i64 = 500;
+
+/// What a statement costs, in buffers.
+async fn buffers(session: &Session, sql: &str) -> Result<i64> {
+    let plan = session.query(&format!("EXPLAIN (ANALYZE, BUFFERS, COSTS off) {sql}"), &[]).await?;
+    let lines = plan.iter().map(|row| row.get::<_, String>(0));
+    let of_plan = lines.take_while(|line| !line.starts_with("Planning"));
+    let line = of_plan.filter(|line| line.contains("Buffers: ")).next().context("no buffers")?;
+    let number = |word: &str| {
+        let text = line.split(word).nth(1).and_then(|rest| rest.split(' ').next());
+        text.and_then(|digits| digits.parse::<i64>().ok()).unwrap_or(0)
+    };
+    Ok(number("hit=") + number("read="))
+}
+
+/// The least of three, each by another statement: what a session looks up once is not to count.
+async fn least(session: &Session, sql: [String; 3]) -> Result<i64> {
+    let mut least = i64::MAX;
+    for sql in sql {
+        least = least.min(buffers(session, &sql).await?);
+    }
+    Ok(least)
+}
+
+async fn thrice(session: &Session, sql: &str) -> Result<i64> {
+    least(session, [sql.to_owned(), sql.to_owned(), sql.to_owned()]).await
+}
+
+/// A database in which a retention's worth of messages has been deleted.
+struct Town {
+    db: TestDb,
+    session: Session,
+    /// Holds a snapshot from before, unless vacuum has been there.
+    old: Option<Session>,
+}
+
+impl Town {
+    async fn new(options: &str, is_old: bool) -> Result<Self> {
+        let db = TestDb::fresh().await?;
+        let [session, old] = db.sessions().await?;
+        session.run("SET synchronous_commit = off").await?;
+        session.run(&format!("SELECT queen_configure('q', {options})")).await?;
+        session.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
+        if is_old {
+            old.begin_snapshot().await?;
+        }
+        Ok(Self { db, session, old: is_old.then_some(old) })
+    }
+
+    /// Push a retention's worth of messages, pop them, and let the sweep delete them.
+    async fn live_through_a_retention(&self, left: i64) -> Result<()> {
+        for first in (0..SEGMENTS).step_by(EACH as usize) {
+            let sql = format!(
+                "SELECT count(*) FROM generate_series({first}, {}) AS k,
+                 queen_push('q', jsonb_build_object('n', k), partition => 'p' || k % 4)",
+                first + EACH - 1
+            );
+            self.session.count(&sql).await?;
+            self.sweep().await?;
+        }
+        let pop =
+            "SELECT count(*) FROM queen_pop('q', 'g', 1000, partitions => 9, auto_ack => true)";
+        while self.session.count(pop).await? > 0 {}
+        eventually("an empty log", SOON, async || {
+            self.sweep().await?;
+            let log = "SELECT count(*) FROM queen_mq.segment";
+            Ok((self.session.count(log).await? == left).then_some(()))
+        })
+        .await?;
+        // So that the worker's look meets nothing of a bookmark.
+        self.sweep().await?;
+        if self.old.is_none() {
+            self.session.run("VACUUM").await?;
+        }
+        Ok(())
+    }
+
+    async fn sweep(&self) -> Result<()> {
+        Ok(self.session.run("SELECT queen_sweep()").await?)
+    }
+
+    /// What the calls of a consumer, a producer and an administrator cost from here on.
+    async fn costs(&self) -> Result<Vec<(&'static str, i64)>> {
+        let session = &self.session;
+        let mut costs = Vec::new();
+        let push = "SELECT queen_push('q', '{\"n\": 1}', partition => 'p1')";
+        costs.push(("push", thrice(session, push).await?));
+        let pop = "SELECT * FROM queen_pop('q', 'g', auto_ack => true)";
+        costs.push(("pop", thrice(session, pop).await?));
+        costs.push(("empty pop", thrice(session, pop).await?));
+        let named = "SELECT * FROM queen_pop('q', 'g', partition => 'p2', auto_ack => true)";
+        costs.push(("empty pop of a partition", thrice(session, named).await?));
+        session.run(push).await?;
+        let firsts = ["h", "i", "j"].map(|group| {
+            format!(
+                "SELECT * FROM queen_pop('q', '{group}', subscription_mode => 'all', batch => 9)"
+            )
+        });
+        costs.push(("first pop of a group", least(session, firsts).await?));
+        let new = self.db.session().await?;
+        costs.push(("pop of a new session", buffers(&new, pop).await?));
+        for view in ["queen_queues", "queen_groups", "queen_leases"] {
+            costs.push((view, thrice(session, &format!("SELECT * FROM {view}")).await?));
+        }
+        costs.push(("sweep", thrice(session, "SELECT * FROM queen_sweep()").await?));
+        Ok(costs)
+    }
+}
+
+/// Compare the costs in a database with an old snapshot to those in one without.
+async fn cost_the_same(options: &str, prepare: impl AsyncFn(&Town) -> Result<i64>) -> Result<()> {
+    let mut both = Vec::new();
+    for is_old in [false, true] {
+        let town = Town::new(options, is_old).await?;
+        let left = prepare(&town).await?;
+        town.live_through_a_retention(left).await?;
+        both.push(town.costs().await?);
+    }
+    let pairs =
+        both[0].iter().zip(&both[1]).map(|((what, without), (_, with))| (what, without, with));
+    let mut dear = Vec::new();
+    for (what, without, with) in pairs {
+        println!("{what}: {without} buffers without, {with} with an old snapshot");
+        if *with > 2 * without + 40 {
+            dear.push((what, without, with));
+        }
+    }
+    ensure!(dear.is_empty(), "buffers without and with an old snapshot: {dear:?}");
+    Ok(())
+}
+
+const SETTLED: &str = "completed_retention => '1 ms'";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retention_under_an_old_snapshot_costs_no_later_call_anything() -> Result<()> {
+    cost_the_same(SETTLED, async |_| Ok(0)).await
+}
+
+/// Also where the transaction that holds the snapshot has written something, and is a hole.
+#[tokio::test(flavor = "multi_thread")]
+async fn nor_under_one_of_a_transaction_that_writes() -> Result<()> {
+    cost_the_same(SETTLED, async |town| {
+        if let Some(old) = &town.old {
+            old.run("SELECT pg_current_xact_id()").await?;
+        }
+        Ok(0)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nor_in_a_group_without_order() -> Result<()> {
+    cost_the_same("completed_retention => '1 ms', ordering => 'none'", async |_| Ok(0)).await
+}
+
+/// What a transaction pushed before all that was deleted, and commits after, is delivered in its
+/// partition's order, to old groups and new ones, is counted, and is deleted in the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_commits_below_the_floor_is_read_counted_and_deleted() -> Result<()> {
+    let town = Town::new(SETTLED, true).await?;
+    let late = town.db.session().await?;
+    late.run("BEGIN").await?;
+    for number in [100, 101] {
+        Push::new("q", n(number)).partition("p1").run(&late).await?;
+    }
+    Push::new("q", n(102)).partition("late").run(&late).await?;
+    town.live_through_a_retention(0).await?;
+    let session = &town.session;
+    // A session that remembers the floor, and one that does not.
+    assert_eq!(Pop::new("q").group("g").run(session).await?, []);
+    late.run("COMMIT").await?;
+    Push::new("q", n(103)).partition("p1").run(session).await?;
+    let figures = session.row("SELECT partitions, depth FROM queen_queues", &[]).await?;
+    assert_eq!((figures.get::<_, i64>(0), figures.get::<_, i64>(1)), (2, 4));
+    for group in ["g", "h"] {
+        let of =
+            |partition: &str| Pop::new("q").group(group).mode("all").batch(9).partition(partition);
+        let came = of("p1").run(session).await?;
+        assert_eq!(numbers(&came), [100, 101, 103], "group {group}");
+        complete(session, &came).await?;
+    }
+    // Without a name, the search has to find it.
+    for group in ["g", "h"] {
+        let came = Pop::new("q").group(group).batch(9).run(&town.db.session().await?).await?;
+        assert_eq!(numbers(&came), [102], "group {group}");
+        complete(session, &came).await?;
+    }
+    eventually("an empty log", SOON, async || {
+        town.sweep().await?;
+        Ok((session.count("SELECT count(*) FROM queen_mq.segment").await? == 0).then_some(()))
+    })
+    .await?;
+    let figures = session.row("SELECT partitions, depth FROM queen_queues", &[]).await?;
+    assert_eq!((figures.get::<_, i64>(0), figures.get::<_, i64>(1)), (0, 0));
+    Ok(())
+}
