@@ -16,6 +16,7 @@ use std::ptr;
 use pgrx::{FromDatum, pg_sys};
 
 use super::allocator;
+use super::clock::{At, Moment};
 use super::columns::{Arg, Columns};
 use super::key::{Key, Value};
 use super::relation::{self, Attributes, KEEP, READ};
@@ -196,6 +197,32 @@ impl Index {
                 None => return found,
             }
         }
+    }
+
+    /// Those of the next `most` entries whose row is visible, in order: of a number in the first
+    /// column, behind a moment in the second. And the moment at which the entries end, if there may
+    /// be more.
+    pub fn visible_of_next<T>(
+        &self,
+        (first, number): (Column, i64),
+        (second, after): (Column, Moment),
+        most: usize,
+        under: &ActiveSnapshot,
+        read: impl Fn(&Tuple) -> T,
+    ) -> (Vec<T>, Option<Moment>) {
+        let keys = [(first, Key::Is(Value::Int(number))), (second, Key::Above(Value::Time(after)))];
+        let (mut rows, mut count) = (Vec::new(), 0);
+        let end = self.scan_any(&keys, ScanEnd::Start, |row| {
+            count += 1;
+            if row.is_visible(under) {
+                rows.push(read(row));
+            }
+            match count < most {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(row.need::<At>(second).0),
+            }
+        });
+        (rows, end)
     }
 
     /// # Safety

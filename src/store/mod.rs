@@ -12,6 +12,7 @@ pub mod identity;
 pub mod lease_set;
 pub mod located;
 pub mod locks;
+pub mod long_walk;
 pub mod marker;
 mod numeric;
 mod options;

@@ -155,7 +155,8 @@ fn read(row: &impl Columns<Column>) -> StoredQueue {
 
 /// The queue of this name, if there is one.
 pub fn find(name: &str, under: &ActiveSnapshot) -> Option<StoredQueue> {
-    BY_NAME.end(&[Value::Text(name)], ScanEnd::Start, under, |row: &Tuple| read(row))
+    // From the end: of a row that was updated, the newest version most likely lies there.
+    BY_NAME.end(&[Value::Text(name)], ScanEnd::End, under, |row: &Tuple| read(row))
 }
 
 /// Create the queue with the default options, unless there is one of this name. Waits for another

@@ -11,11 +11,13 @@
 //!
 //! OFFSET 0 in a statement makes a condition one look-up by an index for each row.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use pgrx::pg_sys;
 
-use crate::pg::clock::{At, HOUR, Moment, SECOND};
+use super::long_walk::LongWalk;
+use crate::pg::clock::{self, At, HOUR, Moment, SECOND};
 use crate::pg::columns::{Arg, Columns, arg};
 use crate::pg::spi::Statement;
 use crate::pg::table::table;
@@ -282,7 +284,8 @@ pub static PAGED_TABLES: [PagedTable; 6] = [
            AND NOT EXISTS (SELECT FROM queen_mq.receipt r
                            WHERE r.cursor_id = t.id AND r.ended_at >= $3 OFFSET 0)
            AND NOT EXISTS (SELECT FROM (SELECT due_at FROM queen_mq.progress
-                                        WHERE cursor_id = t.id OFFSET 0) AS p
+                                        WHERE cursor_id = t.id
+                                        ORDER BY revision DESC LIMIT 1) AS p
                            WHERE p.due_at >= $3 OFFSET 0)",
         "SELECT '-infinity' FROM queen_mq.cursor t
          WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
@@ -298,7 +301,8 @@ pub static PAGED_TABLES: [PagedTable; 6] = [
            AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id OFFSET 0)
            AND (t.deadline IS NULL OR t.deadline < $3)
            AND NOT EXISTS (SELECT FROM (SELECT due_at FROM queen_mq.progress
-                                        WHERE cursor_id = t.id OFFSET 0) AS p
+                                        WHERE cursor_id = t.id
+                                        ORDER BY revision DESC LIMIT 1) AS p
                            WHERE p.due_at >= $3 OFFSET 0)",
         "SELECT '-infinity' FROM queen_mq.claim t
          WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
@@ -322,25 +326,38 @@ pub fn owner() {
 
 static MARKERS: Statement = Statement::new(
     "DELETE FROM queen_mq.marker WHERE ctid = ANY (ARRAY(
-         SELECT ctid FROM queen_mq.marker WHERE expires_at <= $1
+         SELECT ctid FROM queen_mq.marker WHERE expires_at >= $3 AND expires_at <= $1
          ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))",
-    &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID],
+    &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
 );
 
 static NEXT_MARKER: Statement = Statement::new(
-    "SELECT expires_at FROM queen_mq.marker WHERE expires_at IS NOT NULL
-     ORDER BY expires_at LIMIT 1",
-    &[],
+    "SELECT expires_at FROM queen_mq.marker WHERE expires_at >= $1 ORDER BY expires_at LIMIT 1",
+    &[pg_sys::TIMESTAMPTZOID],
 );
 
+thread_local! {
+    static MARKERS_LOOK: Cell<LongWalk<Moment>> = Cell::default();
+}
+
 /// Delete markers that have expired.
-pub fn markers(now: Moment) -> SweepStep {
-    let next =
-        NEXT_MARKER.run(&[]).first().map_or(Moment::MAX, |row| row.need::<At>(c"expires_at").0);
-    if next > now {
-        return SweepStep::idle(next);
+pub fn markers(now: Moment, bookmark: Bookmark) -> SweepStep {
+    let mut known = match bookmark {
+        Bookmark::InTable => LongWalk::default(),
+        Bookmark::InMemory => MARKERS_LOOK.get(),
+    };
+    let mut look = known.begin(now);
+    let from = look.from.unwrap_or(Moment::MIN);
+    let next = look.walk(|| NEXT_MARKER.run(&[arg(At(from))]).first());
+    let next = next.map_or(Moment::MAX, |row| row.need::<At>(c"expires_at").0);
+    let complete_until = known.end(&look, next.min(now), clock::now());
+    if bookmark == Bookmark::InMemory {
+        MARKERS_LOOK.set(known);
     }
-    let args: [Arg; 2] = [arg(At(now)), arg(ROWS)];
+    if next > now {
+        return SweepStep::idle(next.min(complete_until));
+    }
+    let args: [Arg; 3] = [arg(At(now)), arg(ROWS), arg(At(next))];
     let removed = MARKERS.run(&args).affected();
     SweepStep { removed: removed as u64, goes_on: removed as i64 == ROWS, idle_until: None }
 }

@@ -7,11 +7,11 @@ use std::rc::Rc;
 
 use pgrx::pg_sys;
 use queen_engine::codec::encode;
-use queen_engine::floor::Floor;
+use queen_engine::floor::{Floor, TimerFloor};
 use queen_engine::tally::Tally;
 
 use super::queue::Queue;
-use super::{decode, locks};
+use super::{decode, locks, seen_snapshot};
 use crate::error::{Error, Result};
 use crate::pg::changes;
 use crate::pg::clock::{Moment, SECOND};
@@ -50,49 +50,68 @@ const REMEMBERED: usize = 1024;
 /// A floor is believed for so long. What has died since it was read is stepped over.
 const BELIEVED: i64 = SECOND;
 
-/// A floor as a session remembers it.
-struct KnownFloor {
-    floor: Rc<Floor>,
+/// The floors of a queue as a session remembers them.
+struct KnownFloors {
+    floors: Floors,
     read_at: Moment,
     /// Changes that the session had heard of before.
     changes: u64,
 }
 
 thread_local! {
-    static FLOORS: SessionCache<(i64, Moment), KnownFloor> = SessionCache::of(REMEMBERED);
+    static FLOORS: SessionCache<(i64, Moment), KnownFloors> = SessionCache::of(REMEMBERED);
 }
 
-/// The floor of the queue's log, which holds for what `under` shows: read under this snapshot, or,
-/// a moment ago, under an earlier one of this session. A floor that is too low costs time alone, so
-/// a count that does not read back gives the lowest one.
-pub fn floor(queue: &Queue, now: Moment, under: &ActiveSnapshot) -> Rc<Floor> {
+/// Below what a queue has nothing.
+#[derive(Clone, Default)]
+pub struct Floors {
+    /// In its log.
+    pub log: Rc<Floor>,
+    /// Of timers.
+    pub timers: Rc<TimerFloor>,
+}
+
+/// The floors of the queue, which hold for what `under` shows: read under this snapshot, or, a
+/// moment ago, under an earlier one of this session. A floor that is too low costs time alone, so a
+/// count that does not read back gives the lowest ones.
+pub fn floors(queue: &Queue, now: Moment, under: &ActiveSnapshot) -> Floors {
     let read = |row: &Tuple| {
         let tally: Result<Tally> = decode(&row.need::<Vec<u8>>(STATE), &TALLIES, "a count");
-        (Rc::new(tally.map(|tally| tally.floor).unwrap_or_default()), row.is_own())
+        let Tally { floor, timers, .. } = tally.unwrap_or_default();
+        (Floors { log: Rc::new(floor), timers: Rc::new(timers) }, row.is_own())
     };
     let key = (queue.id, queue.created_at);
     let heard = changes::count();
     // In REPEATABLE READ the snapshot may be older than what the session remembers.
     if !one_snapshot_per_transaction() {
-        let known = FLOORS.with(|floors| {
-            floors.change(&key, |known| {
+        let known = FLOORS.with(|all| {
+            all.change(&key, |known| {
                 let age = now - known.read_at;
                 let is_good = known.changes == heard && (0..BELIEVED).contains(&age);
-                is_good.then(|| known.floor.clone())
+                is_good.then(|| known.floors.clone())
             })
         });
-        if let Some(floor) = known.flatten() {
-            return floor;
+        if let Some(floors) = known.flatten() {
+            return floors;
         }
     }
     let found = NEWEST.end(&[Value::Int(queue.id)], ScanEnd::End, under, read);
-    let (floor, is_own) = found.unwrap_or_default();
+    let (floors, is_own) = found.unwrap_or_default();
     // What this transaction has written may be rolled back.
     if !is_own && !one_snapshot_per_transaction() {
-        let known = KnownFloor { floor: floor.clone(), read_at: now, changes: heard };
-        FLOORS.with(|floors| floors.keep(key, known));
+        let known = KnownFloors { floors: floors.clone(), read_at: now, changes: heard };
+        FLOORS.with(|all| all.keep(key, known));
     }
-    floor
+    floors
+}
+
+/// From which moment on `under` may show timers of the queue.
+pub fn timers_from(queue: &Queue, now: Moment, under: &ActiveSnapshot) -> Moment {
+    let floor = floors(queue, now, under).timers;
+    match floor.except.is_empty() {
+        true => floor.at,
+        false => floor.from(&seen_snapshot::describe(under, queue.identity).snapshot),
+    }
 }
 
 /// Take the lock `tally` of the queue, which makes this transaction the one that counts, to its

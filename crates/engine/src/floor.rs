@@ -60,6 +60,53 @@ impl Floor {
     }
 }
 
+/// From which moment on a queue may have timers, as stored. Timers are deleted at the low end of
+/// their index as well, and have no xid to be looked up by.
+///
+/// It holds for each snapshot that shows it: no timer of the queue has a moment before
+/// [`TimerFloor::from`], which knows of that snapshot. Whoever schedules a timer gets an xid first,
+/// then looks at the clock, and sets the timer for that moment or later. So a transaction that had
+/// no xid when a snapshot was taken has no timer before that time, and one that had one is a hole
+/// of the snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimerFloor {
+    /// No timer has a moment before this one, except those of `except`.
+    pub at: i64,
+    /// Transactions that had not ended, each with the moment from which on it may have timers.
+    pub except: Vec<(u64, i64)>,
+}
+
+impl TimerFloor {
+    /// The moment from which on the snapshot may show timers.
+    pub fn from(&self, snapshot: &Snapshot) -> i64 {
+        let ended = self.except.iter().filter(|(xid, _)| !snapshot.holes.contains(*xid));
+        ended.map(|(_, from)| *from).fold(self.at, i64::min)
+    }
+
+    /// The floor, raised to `at`. An earlier snapshot, which had the holes `then`, was taken no
+    /// earlier than `at`, and `snapshot` shows no timer before `at`. The floor stays where too many
+    /// transactions have run since then.
+    pub fn raised(&self, at: i64, then: &Holes, snapshot: &Snapshot) -> Self {
+        let still_runs = |xid: &u64| snapshot.holes.contains(*xid) || snapshot.is_own(*xid);
+        let mut except: Vec<(u64, i64)> =
+            self.except.iter().copied().filter(|(xid, _)| still_runs(xid)).collect();
+        for &(low, high) in then.ranges() {
+            if high - low > MOST {
+                return self.clone();
+            }
+            for xid in (low..high).filter(still_runs) {
+                if except.iter().all(|(known, _)| *known != xid) {
+                    except.push((xid, self.at));
+                }
+            }
+        }
+        match except.len() as u64 > MOST || at <= self.at {
+            true => self.clone(),
+            false => Self { at, except },
+        }
+    }
+}
+
 /// The first [`MOST`] of the exceptions, and up to where the log is empty but for them.
 fn first_of(except: &Holes, xid: u64) -> (Holes, u64) {
     let mut left = MOST;
@@ -90,6 +137,21 @@ mod tests {
         let kept = Holes::from_ranges(vec![(30, 31)]);
         let floor = floor.raised(55, &kept, &next).with_segment(7);
         assert_eq!((floor.xid, floor.segment, floor.except.ranges()), (55, 7, &[(30, 31)][..]));
+    }
+
+    #[test]
+    fn timers_of_a_transaction_that_ran_are_looked_for_when_it_has_ended() {
+        let runs = |xids: &[u64], next| Snapshot::new(xids, next, next, None);
+        let (first, second) = (runs(&[5, 6], 10), runs(&[5], 12));
+        let floor = TimerFloor { at: 100, except: vec![] }.raised(200, &first.holes, &second);
+        // 6 has ended, and the second snapshot shows no timer of it before 200.
+        assert_eq!(floor, TimerFloor { at: 200, except: vec![(5, 100)] });
+        assert_eq!((floor.from(&second), floor.from(&runs(&[], 12))), (200, 100));
+        let third = runs(&[5, 11], 20);
+        let floor = floor.raised(300, &runs(&[5, 11], 12).holes, &third);
+        assert_eq!(floor.except, [(5, 100), (11, 200)]);
+        assert_eq!((floor.from(&third), floor.from(&runs(&[5], 30))), (300, 200));
+        assert_eq!(floor.raised(250, &Holes::none(), &third), floor);
     }
 
     #[test]

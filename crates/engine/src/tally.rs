@@ -13,7 +13,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::discovery::Stream;
-use crate::floor::Floor;
+use crate::floor::{Floor, TimerFloor};
 use crate::holes::Snapshot;
 
 /// The count of one queue, as stored.
@@ -31,6 +31,8 @@ pub struct Tally {
     pub swept: (u64, (String, u64)),
     /// Up to where the log is empty.
     pub floor: Floor,
+    /// From when on the queue may have timers.
+    pub timers: TimerFloor,
 }
 
 /// A segment that has arrived in the log.

@@ -216,7 +216,7 @@ fn replace_cursor(
 
 /// Up to where the queue's log is empty.
 fn floor(queue: &Queue, under: &ActiveSnapshot) -> Rc<Floor> {
-    tally::floor(queue, clock::now(), under)
+    tally::floors(queue, clock::now(), under).log
 }
 
 /// Messages of a partition that are not settled: read and open, or not read yet.

@@ -93,7 +93,7 @@ fn fold(
 ) -> Result<Option<u64>> {
     let found = cursor::status(group.id, &group.start, partition, under)?;
     let before = group.state_in(found.as_ref().map(|(located, _)| located));
-    let floor = tally::floor(queue, clock::now(), under);
+    let floor = tally::floors(queue, clock::now(), under).log;
     let folding = Folding::new((queue, &floor), group, partition, until, under);
     let mut after = folding.move_on(before.clone(), LEFT_BEHIND)?;
     let over = folding.settled_behind(&mut after)?;
@@ -140,7 +140,7 @@ pub fn fold_in_pop(
             None => return Ok(()),
         },
     };
-    let floor = tally::floor(queue, clock::now(), under);
+    let floor = tally::floors(queue, clock::now(), under).log;
     let folding = Folding::new((queue, &floor), group, partition, until, under);
     let mut after = folding.move_on(before, LEFT_BEHIND)?;
     let mut over = Vec::new();
@@ -184,7 +184,7 @@ pub fn past_all_claims(
     cursor: Cursor,
     under: &ActiveSnapshot,
 ) -> Result<Cursor> {
-    let floor = tally::floor(queue, clock::now(), under);
+    let floor = tally::floors(queue, clock::now(), under).log;
     let of = (queue, &*floor);
     Folding::new(of, group, partition, Moment::MAX, under).move_on(cursor, usize::MAX)
 }

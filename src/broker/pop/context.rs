@@ -72,7 +72,7 @@ impl<'a> PopContext<'a> {
         under: &'a ActiveSnapshot,
     ) -> Self {
         let seen = seen_snapshot::describe(under, queue.identity);
-        let floor = tally::floor(queue, now, under);
+        let floor = tally::floors(queue, now, under).log;
         Self { limits, queue, group, discovery, now, seen, floor, under }
     }
 

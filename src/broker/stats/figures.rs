@@ -123,7 +123,7 @@ impl Figures {
             oldest: segment::oldest(queue.id, &count.tally.floor, under),
             partitions: partitions.len() as i64,
             groups,
-            timers: timer::count(queue.id, under),
+            timers: timer::count(queue.id, count.tally.timers.from(&taken.snapshot), under),
         });
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! readers begin above it. Measured in buffers, beside a database in which vacuum could remove it.
 
 use anyhow::{Context, Result, ensure};
+use queen_tests::cluster::Cluster;
 use queen_tests::{Pop, Push, Session, TestDb, complete, eventually, n, numbers};
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ const EACH: i64 = 500;
 async fn buffers(session: &Session, sql: &str) -> Result<i64> {
     let plan = session.query(&format!("EXPLAIN (ANALYZE, BUFFERS, COSTS off) {sql}"), &[]).await?;
     let lines = plan.iter().map(|row| row.get::<_, String>(0));
-    let of_plan = lines.take_while(|line| !line.starts_with("Planning"));
-    let line = of_plan.filter(|line| line.contains("Buffers: ")).next().context("no buffers")?;
+    let mut of_plan = lines.take_while(|line| !line.starts_with("Planning"));
+    let line = of_plan.find(|line| line.contains("Buffers: ")).context("no buffers")?;
     let number = |word: &str| {
         let text = line.split(word).nth(1).and_then(|rest| rest.split(' ').next());
         text.and_then(|digits| digits.parse::<i64>().ok()).unwrap_or(0)
@@ -126,12 +127,16 @@ async fn cost_the_same(options: &str, prepare: impl AsyncFn(&Town) -> Result<i64
         town.live_through_a_retention(left).await?;
         both.push(town.costs().await?);
     }
-    let pairs =
-        both[0].iter().zip(&both[1]).map(|((what, without), (_, with))| (what, without, with));
+    are_alike(&both[0], &both[1])
+}
+
+/// The costs with an old snapshot are about those without.
+fn are_alike(without: &[(&str, i64)], with: &[(&str, i64)]) -> Result<()> {
+    let pairs = without.iter().zip(with).map(|((what, without), (_, with))| (what, without, with));
     let mut dear = Vec::new();
     for (what, without, with) in pairs {
         println!("{what}: {without} buffers without, {with} with an old snapshot");
-        if *with > 2 * without + 40 {
+        if *with > 2 * *without + 40 {
             dear.push((what, without, with));
         }
     }
@@ -160,7 +165,15 @@ async fn nor_under_one_of_a_transaction_that_writes() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nor_in_a_group_without_order() -> Result<()> {
-    cost_the_same("completed_retention => '1 ms', ordering => 'none'", async |_| Ok(0)).await
+    let mut both = Vec::new();
+    for is_old in [false, true] {
+        let town = Town::new("completed_retention => '1 ms', ordering => 'none'", is_old).await?;
+        town.live_through_a_retention(0).await?;
+        // The figures of such a group are added up from all of its claims.
+        let costs = town.costs().await?.into_iter();
+        both.push(costs.filter(|(what, _)| !what.starts_with("queen_")).collect::<Vec<_>>());
+    }
+    are_alike(&both[0], &both[1])
 }
 
 /// What a transaction pushed before all that was deleted, and commits after, is delivered in its
@@ -202,5 +215,140 @@ async fn what_commits_below_the_floor_is_read_counted_and_deleted() -> Result<()
     .await?;
     let figures = session.row("SELECT partitions, depth FROM queen_queues", &[]).await?;
     assert_eq!((figures.get::<_, i64>(0), figures.get::<_, i64>(1)), (0, 0));
+    Ok(())
+}
+
+/// Settings of a server in which nothing but a worker, and what the test calls, reads anything.
+const QUIET: &str = "queen_mq.databases = ''\nautovacuum = off\ncheckpoint_timeout = '1h'";
+
+/// Buffers that the worker reads in a round, while transactions end in another database.
+async fn of_a_round(is_old: bool) -> Result<i64> {
+    let cluster = Cluster::start_with(QUIET)?;
+    let db = TestDb::create(&cluster.config()).await?;
+    let [session, old] = db.sessions().await?;
+    let outside = Session::open(&cluster.config()).await?;
+    session.run("SET synchronous_commit = off").await?;
+    if is_old {
+        old.begin_snapshot().await?;
+    }
+    for queue in ["gone", "q"] {
+        session.run(&format!("SELECT queen_configure('{queue}', retention => '1 ms')")).await?;
+        session.run(&format!("SELECT queen_subscribe('{queue}', 'idle', 'all')")).await?;
+    }
+    for first in (0..SEGMENTS).step_by(EACH as usize) {
+        let of = format!("FROM generate_series({first}, {}) AS k,", first + EACH - 1);
+        for call in [
+            "queen_push('gone', '1', partition => 'p' || k % 4)",
+            "queen_push('q', '1', partition => 'p' || k % 4)",
+            "queen_schedule('q', 'k' || k, '1', delay => '0')",
+            "queen_kv_put('ns', 'k' || k, '1', ttl => '1 ms')",
+        ] {
+            session.count(&format!("SELECT count(*) {of} {call}")).await?;
+        }
+        // Leases that end are found by their moments, which no search has passed.
+        let popped = "SELECT count(*) FROM generate_series(1, 50) AS k,
+                      LATERAL (SELECT queen_push('leased', to_jsonb(k))) AS pushed,
+                      LATERAL (SELECT lease_id FROM queen_pop('leased', 'g', lease_time => '1 s',
+                          partition => 'Default', subscription_mode => 'all')) AS one,
+                      LATERAL (SELECT queen_ack(one.lease_id)) AS acked";
+        session.count(popped).await?;
+    }
+    session.run("SELECT queen_delete_queue('gone')").await?;
+    let left =
+        "SELECT (SELECT count(*) FROM queen_mq.segment WHERE created_at < now() - '5 s'::interval
+                            AND queue_id = (SELECT id FROM queen_mq.queue WHERE name = 'q'))
+                     + (SELECT count(*) FROM queen_mq.timer)
+                     + (SELECT count(*) FROM queen_mq.marker)";
+    let is_swept = async || Ok((session.count(left).await? == 0).then_some(()));
+    eventually("the end of the sweep", SOON, is_swept).await?;
+    if !is_old {
+        session.run("VACUUM").await?;
+    }
+    let read = "SELECT pg_stat_clear_snapshot()::text, blks_hit + blks_read FROM pg_stat_database
+                WHERE datname = $1";
+    let mut rounds = Vec::new();
+    for _ in 0..14 {
+        session.run("SELECT pg_stat_force_next_flush()").await?;
+        let before: i64 = outside.row(read, &[&db.name()]).await?.get(1);
+        outside.run("SELECT pg_current_xact_id()").await?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        rounds.push(outside.row(read, &[&db.name()]).await?.get::<_, i64>(1) - before);
+    }
+    println!("{rounds:?}");
+    // The first rounds look at everything; later ones, now and then, at a page of a table.
+    rounds.sort_unstable();
+    Ok(rounds[rounds.len() / 2])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_round_of_the_worker_does_not_walk_over_what_has_died() -> Result<()> {
+    let (without, with) = (of_a_round(false).await?, of_a_round(true).await?);
+    are_alike(&[("round", without)], &[("round", with)])
+}
+
+/// Timers of a retention's worth are set, moved into the log, and popped.
+async fn live_through_timers(town: &Town) -> Result<()> {
+    for first in (0..SEGMENTS).step_by(EACH as usize) {
+        let sql = format!(
+            "SELECT count(*) FROM generate_series({first}, {}) AS k,
+             queen_schedule('q', 'k' || k, jsonb_build_object('n', k), delay => '0')",
+            first + EACH - 1
+        );
+        town.session.count(&sql).await?;
+        town.sweep().await?;
+    }
+    let pop = "SELECT count(*) FROM queen_pop('q', 'g', 1000, auto_ack => true)";
+    while town.session.count(pop).await? > 0 {}
+    if town.old.is_none() {
+        town.session.run("VACUUM").await?;
+    }
+    // The floor of timers stays a second behind the clock, and is raised in two steps. A session
+    // looks for it once a second.
+    for _ in 0..2 {
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        town.sweep().await?;
+    }
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn timers_that_were_moved_under_an_old_snapshot_cost_no_later_pop_anything() -> Result<()> {
+    let mut both = Vec::new();
+    for is_old in [false, true] {
+        let town = Town::new("lease_time => '1 minute'", is_old).await?;
+        live_through_timers(&town).await?;
+        let (session, fresh) = (&town.session, town.db.session().await?);
+        let pop = "SELECT * FROM queen_pop('q', 'g')";
+        let mut costs = vec![("pop", thrice(session, pop).await?)];
+        buffers(&fresh, "SELECT * FROM queen_kv_get('a', 'b')").await?;
+        costs.push(("pop of a new session", buffers(&fresh, pop).await?));
+        let push = "SELECT queen_push('q', '1', delay => '1 hour')";
+        costs.push(("delayed push", thrice(session, push).await?));
+        costs.push(("queen_queues", thrice(session, "SELECT * FROM queen_metrics()").await?));
+        both.push(costs);
+    }
+    are_alike(&both[0], &both[1])
+}
+
+/// A timer that was set before those that have been moved, and commits after, is moved as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timer_that_commits_below_the_floor_is_moved() -> Result<()> {
+    let town = Town::new("lease_time => '1 minute'", true).await?;
+    let [ref late, ref past] = town.db.sessions().await?;
+    late.run("BEGIN").await?;
+    late.run("SELECT queen_schedule('q', 'late', '{\"n\": -1}', delay => '0')").await?;
+    live_through_timers(&town).await?;
+    let floor = "SELECT count(*) FROM queen_mq.tally";
+    ensure!(town.session.count(floor).await? > 0, "no floor was written");
+    let pop = Pop::new("q").group("g");
+    assert_eq!(pop.run(&town.session).await?, []);
+    late.run("COMMIT").await?;
+    let came = pop.run(&town.session).await?;
+    assert_eq!(numbers(&came), [-1]);
+    complete(&town.session, &came).await?;
+    let at = "deliver_at => now() - interval '1 day'";
+    past.run(&format!("SELECT queen_schedule('q', 'past', '{{\"n\": -2}}', {at})")).await?;
+    assert_eq!(numbers(&pop.run(past).await?), [-2]);
     Ok(())
 }

@@ -125,12 +125,17 @@ impl Retention<'_> {
             partitions.entry(partition.clone()).or_default().push(row);
         }
         let mut removed = 0;
+        let mut lost = vec![0; self.groups.len()];
         for (partition, rows) in partitions {
-            for gone in self.clean(&partition, rows)? {
+            for gone in self.clean(&partition, rows, &mut lost)? {
                 removed += gone.segment.messages;
                 count.tally.remove(gone.segment.messages, gone.segment.bytes);
             }
             pgrx::check_for_interrupts!();
+        }
+        // Once a step: each is a new version of a row that every session looks up.
+        for (group, lost) in self.groups.iter().zip(lost) {
+            group::write_off(group.id, lost);
         }
         let goes_on = is_full && last.is_some();
         let goes_on_after = last.filter(|_| goes_on);
@@ -167,8 +172,9 @@ impl Retention<'_> {
         }
     }
 
-    /// Delete those of the old segments of one partition that may go; returns them.
-    fn clean(&self, partition: &str, rows: Vec<News>) -> Result<Vec<News>> {
+    /// Delete those of the old segments of one partition that may go; returns them. Adds to `lost`
+    /// what is to be taken off what is pending for each group.
+    fn clean(&self, partition: &str, rows: Vec<News>, lost: &mut [i64]) -> Result<Vec<News>> {
         let read = |group| GroupInPartition::read(group, &self.ages, partition, &rows, self.under);
         let groups = self.groups.iter().map(read).collect::<Result<Vec<_>>>()?;
         let gone: Vec<News> =
@@ -181,7 +187,9 @@ impl Retention<'_> {
                 return Ok(Vec::new());
             }
         }
-        groups.iter().for_each(|group| group.write_off(&gone));
+        for (group, lost) in groups.iter().zip(lost) {
+            *lost += group.let_go(&gone);
+        }
         let ids: Vec<u64> = gone.iter().map(|row| row.segment.key.1).collect();
         segment::delete(self.ages.queue.id, partition, &ids);
         Ok(gone)
