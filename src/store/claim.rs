@@ -295,8 +295,8 @@ pub(super) fn due(
     DUE.after(&[Value::Int(group)], &after, bound.map(Value::Time), limit, under, read)
 }
 
-/// Ends of first leases after `now` that are visible, among the next `most` entries of the index, in
-/// order; and where these end, if there may be more.
+/// Ends of first leases after `now` that are visible, among the next `most` entries of the index,
+/// in order; and where these end, if there may be more.
 pub(super) fn upcoming(
     group: i64,
     now: Moment,

@@ -1,6 +1,7 @@
-//! `queen_mq.waterline`: from which xid on transactions have segment ids above which one. A row says
-//! of a moment which id the next transaction was to get, and which segment id had been drawn last.
-//! It is true for good: a transaction gets its id before it draws segment ids (the push rule).
+//! `queen_mq.waterline`: from which xid on transactions have segment ids above which one. A row
+//! says of a moment which id the next transaction was to get, and which segment id had been drawn
+//! last. It is true for good: a transaction gets its id before it draws segment ids (the push
+//! rule).
 //!
 //! Rows are written with the counts of a queue, some hundred segments apart, and looked up by the
 //! floor of the queue's log. Those below the floor are deleted.
@@ -13,7 +14,7 @@ use super::{signed, unsigned};
 use crate::pg::columns::{Columns, arg};
 use crate::pg::key::{Key, Value};
 use crate::pg::scan::ScanEnd;
-use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::spi::Statement;
 use crate::pg::table::{Index, table};
 
@@ -53,9 +54,9 @@ static PRUNE: Statement = Statement::new(
 );
 
 /// Delete the queue's waterlines from one xid up to another one. The caller holds the lock `tally`
-/// of the queue. In REPEATABLE READ they stay, and no later call needs them.
+/// of the queue.
 pub fn prune(queue: i64, from: u64, below: u64) {
-    if from < below && !one_snapshot_per_transaction() {
+    if from < below {
         PRUNE.run(&[arg(queue), arg(signed(from)), arg(signed(below))]);
     }
 }

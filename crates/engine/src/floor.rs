@@ -64,10 +64,10 @@ impl Floor {
 /// their index as well, and have no xid to be looked up by.
 ///
 /// It holds for each snapshot that shows it: no timer of the queue has a moment before
-/// [`TimerFloor::from`], which knows of that snapshot. Whoever schedules a timer gets an xid first,
-/// then looks at the clock, and sets the timer for that moment or later. So a transaction that had
-/// no xid when a snapshot was taken has no timer before that time, and one that had one is a hole
-/// of the snapshot.
+/// [`TimerFloor::from`], which knows of that snapshot. The scheduling transaction gets an xid
+/// first, then looks at the clock, and sets the timer for that moment or later. So a transaction
+/// that had no xid when a snapshot was taken has no timer before that time, and one that had one is
+/// a hole of the snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimerFloor {
     /// No timer has a moment before this one, except those of `except`.

@@ -1,8 +1,8 @@
 //! The task `removed_queues`: delete segments of queues that are gone. They come from transactions
 //! that had pushed before the queue was removed, and committed after.
 //!
-//! The log of a removed queue is deleted at once, and while a transaction holds an old snapshot, all
-//! of it stays in the indexes. So a session remembers a floor for each such log, as the count of a
+//! The log of a removed queue is deleted at once. While a transaction holds an old snapshot, all of
+//! it stays in the indexes. So a session remembers a floor for each such log, as the count of a
 //! queue stores one. Takes no lock but those of the rows that it deletes, and waits for none.
 
 use std::collections::BTreeMap;

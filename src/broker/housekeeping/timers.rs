@@ -1,10 +1,10 @@
-//! The task `timers`: move due timers into the log; and note from which moment on the queue may have
-//! timers, where that saves the next calls a walk.
+//! The task `timers`: move due timers into the log; and note from which moment on the queue may
+//! have timers, where that saves the next calls a walk.
 //!
 //! Each pop of a queue asks for its next timer, at the end of the index where timers are deleted.
-//! While a transaction holds an old snapshot, these stay in the index. So the count of the queue has
-//! a floor for timers ([`TimerFloor`](queen_engine::floor::TimerFloor)). A session raises it in two
-//! steps of this task, the second of which sees that nothing was left behind at the time of the
+//! While a transaction holds an old snapshot, these stay in the index. So the count of the queue
+//! has a floor for timers ([`TimerFloor`](queen_engine::floor::TimerFloor)). A session raises it in
+//! two steps of this task, the second of which sees that nothing was left behind at the time of the
 //! first. It takes the lock `tally` of the queue by a try.
 
 use queen_engine::holes::Holes;

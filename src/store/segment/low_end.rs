@@ -8,14 +8,23 @@ use std::ops::ControlFlow;
 use queen_engine::floor::Floor;
 use queen_engine::holes::{Holes, Snapshot};
 
-use super::survey::{News, news};
-use super::{CREATED_AT, ID, IN_ORDER, NEWS, PARTITION, QUEUE_ID, XID};
+use super::survey::{News, news, news_upto};
+use super::{CREATED_AT, ID, IN_ORDER, N, NEWS, PARTITION, QUEUE_ID, XID};
 use crate::pg::clock::{At, Moment};
 use crate::pg::columns::Columns;
 use crate::pg::key::{Key, Value};
 use crate::pg::scan::{ScanEnd, Tuple};
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::{signed, unsigned};
+
+/// Between two transactions, neither of which it includes, the log of a queue has no segments but
+/// for those of `except`.
+#[derive(Clone, Debug)]
+pub struct Gap {
+    pub after: u64,
+    pub below: u64,
+    pub except: Holes,
+}
 
 /// Up to `limit` segments of the queue after `at`, in the order of (xid, partition, segment).
 pub fn news_above(
@@ -25,22 +34,39 @@ pub fn news_above(
     limit: usize,
     under: &ActiveSnapshot,
 ) -> Vec<News> {
-    let (xid, key) = at;
-    if xid >= floor.xid {
-        return news(queue, xid, key, false, limit, under);
+    if at.0 >= floor.xid {
+        return news(queue, at.0, at.1, false, limit, under);
     }
+    let gap = Gap { after: 0, below: floor.xid, except: floor.except.clone() };
+    news_across(queue, &[gap], at, limit, under)
+}
+
+/// [`news_above`], without a walk through these gaps, which are in order and do not overlap.
+pub fn news_across(
+    queue: i64,
+    gaps: &[Gap],
+    at: (u64, &(String, u64)),
+    limit: usize,
+    under: &ActiveSnapshot,
+) -> Vec<News> {
     let none = (String::new(), 0);
+    let (mut xid, mut key) = at;
     let mut found = Vec::new();
-    for late in each(&floor.except, xid) {
-        if found.len() == limit {
-            return found;
+    for gap in gaps.iter().filter(|gap| gap.below > at.0) {
+        if found.len() < limit && xid <= gap.after {
+            found.extend(news_upto(queue, (xid, key), gap.after, limit - found.len(), under));
         }
-        let from = if late == xid { key } else { &none };
-        found.extend(news(queue, late, from, true, limit - found.len(), under));
-        pgrx::check_for_interrupts!();
+        for late in each(&gap.except, xid.max(gap.after + 1)) {
+            if found.len() < limit {
+                let from = if late == xid { key } else { &none };
+                found.extend(news(queue, late, from, true, limit - found.len(), under));
+            }
+            pgrx::check_for_interrupts!();
+        }
+        (xid, key) = (gap.below, &none);
     }
     if found.len() < limit {
-        found.extend(news(queue, floor.xid, &none, false, limit - found.len(), under));
+        found.extend(news(queue, xid, key, false, limit - found.len(), under));
     }
     found
 }
@@ -157,6 +183,56 @@ fn excepted(
     }
     ids.sort_unstable();
     ids
+}
+
+/// When the first visible segment of the partition from `from` on was written.
+pub fn oldest_from(
+    of: (i64, &str),
+    from: u64,
+    floor: &Floor,
+    under: &ActiveSnapshot,
+) -> Option<Moment> {
+    oldest_but(of, from, floor, |_, _| false, under)
+}
+
+/// When the first visible segment of the partition from `from` on was written that is not one of
+/// `these`, which is asked for a segment's id and the number of its messages.
+pub fn oldest_but(
+    of: (i64, &str),
+    from: u64,
+    floor: &Floor,
+    these: impl Fn(u64, u16) -> bool,
+    under: &ActiveSnapshot,
+) -> Option<Moment> {
+    scan_partition(of, from, floor, usize::MAX, under, |row| {
+        match these(unsigned(row.need(ID)), row.need::<i16>(N) as u16) {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(row.need::<At>(CREATED_AT).0),
+        }
+    })
+}
+
+/// A segment without its contents.
+pub struct SegmentSummary {
+    pub id: u64,
+    pub xid: u64,
+    pub created_at: Moment,
+    pub messages: u64,
+}
+
+/// Every visible segment of a partition, in order.
+pub fn rows(of: (i64, &str), floor: &Floor, under: &ActiveSnapshot) -> Vec<SegmentSummary> {
+    let mut rows = Vec::new();
+    scan_partition::<()>(of, 0, floor, usize::MAX, under, |row| {
+        rows.push(SegmentSummary {
+            id: unsigned(row.need(ID)),
+            xid: unsigned(row.need(XID)),
+            created_at: row.need::<At>(CREATED_AT).0,
+            messages: u64::from(row.need::<i16>(N) as u16),
+        });
+        ControlFlow::Continue(())
+    });
+    rows
 }
 
 /// The partitions of a queue that hold a visible segment, by name. Costs one look-up for each name

@@ -17,12 +17,12 @@ mod survey;
 use pgrx::pg_sys;
 
 pub use self::log::{Log, LogPage, Pushers};
-pub use self::low_end::{first_pusher, news_above, oldest, partitions, still_excepted};
-pub use self::stored::{Contents, Stored, Unpacked};
-pub use self::survey::{
-    News, SegmentSummary, count_of, newest_xid, news, oldest_but, oldest_from, position_before,
-    rows,
+pub use self::low_end::{
+    Gap, SegmentSummary, first_pusher, news_above, news_across, oldest, oldest_but, oldest_from,
+    partitions, rows, still_excepted,
 };
+pub use self::stored::{Contents, Stored, Unpacked};
+pub use self::survey::{News, count_of, newest_xid, news, position_before};
 use super::{signed, unsigned};
 use crate::pg::clock::{At, Moment};
 use crate::pg::columns::arg;

@@ -4,10 +4,8 @@
 use std::ops::ControlFlow;
 
 use pgrx::pg_sys;
-use queen_engine::floor::Floor;
 use queen_engine::tally::Arrived;
 
-use super::low_end::scan_partition;
 use super::{CREATED_AT, ID, N, NEWS, ONLY_GROUP, PARTITION, PAYLOADS, QUEUE_ID, XID};
 use crate::pg::clock::{At, Moment};
 use crate::pg::columns::{Columns, arg};
@@ -54,61 +52,11 @@ pub fn count_of(queue: i64, ranges: &[(u64, u64, u64)], under: &ActiveSnapshot) 
     COUNT_OF.read(&args, under).first().and_then(|row| row.only()).unwrap_or(0)
 }
 
-/// When the first visible segment of the partition from `from` on was written.
-pub fn oldest_from(
-    of: (i64, &str),
-    from: u64,
-    floor: &Floor,
-    under: &ActiveSnapshot,
-) -> Option<Moment> {
-    oldest_but(of, from, floor, |_, _| false, under)
-}
-
-/// When the first visible segment of the partition from `from` on was written that is not one of
-/// `these`, which is asked for a segment's id and the number of its messages.
-pub fn oldest_but(
-    of: (i64, &str),
-    from: u64,
-    floor: &Floor,
-    these: impl Fn(u64, u16) -> bool,
-    under: &ActiveSnapshot,
-) -> Option<Moment> {
-    scan_partition(of, from, floor, usize::MAX, under, |row| {
-        match these(unsigned(row.need(ID)), row.need::<i16>(N) as u16) {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(row.need::<At>(CREATED_AT).0),
-        }
-    })
-}
-
 /// The highest transaction id in the index of the queue's log. Its row may be deleted, or not
 /// committed: so this is one look-up, however many rows have been deleted at that end.
 pub fn newest_xid(queue: i64) -> Option<u64> {
     let keys = [(QUEUE_ID, Key::Is(Value::Int(queue)))];
     NEWS.scan_any(&keys, ScanEnd::End, |row| ControlFlow::Break(unsigned(row.need(XID))))
-}
-
-/// A segment without its contents.
-pub struct SegmentSummary {
-    pub id: u64,
-    pub xid: u64,
-    pub created_at: Moment,
-    pub messages: u64,
-}
-
-/// Every visible segment of a partition, in order.
-pub fn rows(of: (i64, &str), floor: &Floor, under: &ActiveSnapshot) -> Vec<SegmentSummary> {
-    let mut rows = Vec::new();
-    scan_partition::<()>(of, 0, floor, usize::MAX, under, |row| {
-        rows.push(SegmentSummary {
-            id: unsigned(row.need(ID)),
-            xid: unsigned(row.need(XID)),
-            created_at: row.need::<At>(CREATED_AT).0,
-            messages: u64::from(row.need::<i16>(N) as u16),
-        });
-        ControlFlow::Continue(())
-    });
-    rows
 }
 
 /// A segment as the search for work meets it.
@@ -131,7 +79,28 @@ pub fn news(
 ) -> Vec<News> {
     let (queue, xid) = (Value::Int(queue), Value::Int(signed(xid)));
     let (partition, segment) = (Value::Text(&key.0), Value::Int(signed(key.1)));
-    let read = |row: &Tuple| News {
+    match within {
+        true => NEWS.after(&[queue, xid], &[partition, segment], None, limit, under, read_news),
+        false => NEWS.after(&[queue], &[xid, partition, segment], None, limit, under, read_news),
+    }
+}
+
+/// Up to `limit` segments of the queue after `at`, in order, up to those of the transaction `last`.
+pub(super) fn news_upto(
+    queue: i64,
+    (xid, key): (u64, &(String, u64)),
+    last: u64,
+    limit: usize,
+    under: &ActiveSnapshot,
+) -> Vec<News> {
+    let (partition, segment) = (Value::Text(&key.0), Value::Int(signed(key.1)));
+    let after = [Value::Int(signed(xid)), partition, segment];
+    let bound = Some(Value::Int(signed(last)));
+    NEWS.after(&[Value::Int(queue)], &after, bound, limit, under, read_news)
+}
+
+fn read_news(row: &Tuple) -> News {
+    News {
         segment: Arrived {
             xid: unsigned(row.need(XID)),
             key: (row.need(PARTITION), unsigned(row.need(ID))),
@@ -140,9 +109,5 @@ pub fn news(
         },
         created_at: row.need::<At>(CREATED_AT).0,
         only_group: row.get(ONLY_GROUP),
-    };
-    match within {
-        true => NEWS.after(&[queue, xid], &[partition, segment], None, limit, under, read),
-        false => NEWS.after(&[queue], &[xid, partition, segment], None, limit, under, read),
     }
 }

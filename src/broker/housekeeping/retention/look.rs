@@ -7,20 +7,16 @@
 
 use std::collections::BTreeMap;
 
-use queen_engine::floor::Floor;
-
 use super::ages::Ages;
 use super::group_in_partition::{GroupInPartition, may_go};
+use super::reading::{LogPlace, Reading};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment, SECOND};
 use crate::pg::session_cache::SessionCache;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::group::Group;
-use crate::store::segment::{News, news_above};
+use crate::store::segment::News;
 use crate::store::sweep::SweepStep;
-
-/// A place in the log of a queue: (xid, (partition, segment)).
-pub type LogPlace = (u64, (String, u64));
 
 /// Segments that are looked at at a time.
 pub const STEP: usize = 1000;
@@ -87,14 +83,13 @@ pub struct Looking<'a> {
     pub ages: &'a Ages<'a>,
     /// All groups of the queue.
     pub groups: &'a [Group],
-    /// Up to where the log is empty.
-    pub floor: &'a Floor,
+    pub log: &'a Reading<'a>,
     pub under: &'a ActiveSnapshot,
 }
 
 impl Looking<'_> {
-    /// Look for a segment that may go, from where the last look has ended, or else from the floor of
-    /// the log on. Takes no lock.
+    /// Look for a segment that may go, from where the last look has ended, or else from the log's
+    /// floor on. Takes no lock.
     pub fn look(&self) -> Result<Look> {
         let (queue, now) = (self.ages.queue.id, self.ages.now);
         let start = LogPlace::default();
@@ -142,7 +137,7 @@ impl Looking<'_> {
         soonest: &mut Moment,
     ) -> Result<End> {
         loop {
-            let rows = news_above(self.ages.queue.id, self.floor, (at.0, &at.1), most, self.under);
+            let rows = self.log.news(&at, most);
             let is_old = |row: &&News| self.ages.is_due(row.created_at);
             let old = rows.iter().take_while(is_old).count();
             if let Some(young) = rows.get(old) {

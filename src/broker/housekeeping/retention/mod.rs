@@ -15,13 +15,15 @@ mod ages;
 mod claims;
 mod group_in_partition;
 mod look;
+mod reading;
 mod segment_status;
 
 use std::collections::BTreeMap;
 
 use self::ages::Ages;
 use self::group_in_partition::{GroupInPartition, may_go};
-use self::look::{LogPlace, Look, Looking, STEP};
+use self::look::{Look, Looking, STEP};
+use self::reading::{LogPlace, Reading};
 use crate::broker::stats::count::{ArrivalCount, SEGMENTS_WORTH_A_WRITE, set_missing_baseline};
 use crate::broker::stats::floor;
 use crate::error::Result;
@@ -29,7 +31,7 @@ use crate::pg::clock::{self, Moment};
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
-use crate::store::segment::{self, News, news_above};
+use crate::store::segment::{self, News};
 use crate::store::sweep::{Bookmark, SweepStep};
 use crate::store::{locks, seen_snapshot, tally};
 
@@ -55,12 +57,15 @@ pub fn step(queue: &Queue, bookmark: Bookmark) -> Result<SweepStep> {
             let idle_until = (!goes_on).then_some(due_at);
             return Ok(SweepStep { removed: 0, goes_on, idle_until });
         }
-        let mut retention = Retention { ages, groups, under };
+        let floor = count.tally.floor.clone();
+        let snapshot = &taken.snapshot;
+        let log = Reading { queue, floor: &floor, snapshot, bookmark, under };
+        let mut retention = Retention { ages, groups, log, under };
         let from = match bookmark {
             Bookmark::InTable => count.tally.swept.clone(),
             // The baseline of a new group is written in any case.
             Bookmark::InMemory if is_new => count.tally.swept.clone(),
-            Bookmark::InMemory => match retention.looking(&count).look()? {
+            Bookmark::InMemory => match retention.looking().look()? {
                 Look::MayGo(place) => place,
                 Look::Nothing(step) => {
                     write_count(queue, &count, SEGMENTS_WORTH_A_WRITE)?;
@@ -75,7 +80,7 @@ pub fn step(queue: &Queue, bookmark: Bookmark) -> Result<SweepStep> {
         }
         let groups = &mut retention.groups;
         groups.iter_mut().for_each(|group| set_missing_baseline(&count, group, under));
-        retention.run(from, bookmark, &mut count)
+        retention.run(from, &mut count)
     })
 }
 
@@ -92,26 +97,21 @@ fn write_count(queue: &Queue, count: &ArrivalCount, segments: usize) -> Result<(
 struct Retention<'a> {
     ages: Ages<'a>,
     groups: Vec<Group>,
+    log: Reading<'a>,
     under: &'a ActiveSnapshot,
 }
 
 impl Retention<'_> {
-    fn looking<'a>(&'a self, count: &'a ArrivalCount) -> Looking<'a> {
-        let floor = &count.tally.floor;
-        Looking { ages: &self.ages, groups: &self.groups, floor, under: self.under }
+    fn looking(&self) -> Looking<'_> {
+        let Self { ages, groups, log, under } = self;
+        Looking { ages, groups, log, under }
     }
 
     /// Delete what may go of the segments after `from`.
-    fn run(
-        &self,
-        from: LogPlace,
-        bookmark: Bookmark,
-        count: &mut ArrivalCount,
-    ) -> Result<SweepStep> {
-        let queue = self.ages.queue;
+    fn run(&self, from: LogPlace, count: &mut ArrivalCount) -> Result<SweepStep> {
+        let Reading { queue, bookmark, .. } = self.log;
         let before = count.tally.clone();
-        let (xid, key) = from;
-        let rows = news_above(queue.id, &before.floor, (xid, &key), STEP, self.under);
+        let rows = self.log.news(&from, STEP);
         let mut is_full = rows.len() == STEP;
         let mut partitions = BTreeMap::<String, Vec<News>>::new();
         let (mut last, most) = (None, self.most_partitions());
