@@ -34,12 +34,19 @@ pub fn raise(queue: &Queue, floor: &Floor) -> Result<Floor> {
     })
 }
 
+/// So many segment ids may be drawn between two waterlines. A reader steps over as many at most.
+const APART: u64 = 64;
+
 /// Note how far segment ids have come at this moment, for the time when the floor comes to the
 /// present xid.
 pub fn note_waterline(queue: &Queue) -> Result<()> {
     ActiveSnapshot::new_snapshot(|under| {
         // The segment id first: a transaction that gets its xid after that draws higher ones.
         let drawn = segment::last_drawn_id(under);
+        let last = waterline::upto(queue.id, i64::MAX as u64, under);
+        if last.is_some_and(|(_, segment)| drawn < segment + APART) {
+            return Ok(());
+        }
         let seen = seen_snapshot::describe(under, queue.identity);
         waterline::note(queue.id, seen.snapshot.next, drawn);
         Ok(())
