@@ -9,7 +9,7 @@ use crate::pg::clock::{Moment, SECOND};
 use crate::pg::usage;
 
 /// A walk that takes more buffers than this is a long one.
-const LONG: i64 = 64;
+const LONG: i64 = 128;
 /// After a long walk, the next whole look comes after so much time, in microseconds, or after so
 /// many times the time that it took.
 const WHOLE_AFTER: i64 = 60 * SECOND;
@@ -20,11 +20,13 @@ const REST: i64 = 200;
 pub struct LongWalk<P> {
     upto: Option<P>,
     whole_at: Moment,
+    /// There was a look before. The first one of a session reads the catalogue, too.
+    is_warm: bool,
 }
 
 impl<P> Default for LongWalk<P> {
     fn default() -> Self {
-        Self { upto: None, whole_at: Moment::MIN }
+        Self { upto: None, whole_at: Moment::MIN, is_warm: false }
     }
 }
 
@@ -46,12 +48,13 @@ impl<P: Copy> LongWalk<P> {
     /// The look has come to `upto`. Returns until when there is nothing to look for below it, as
     /// far as is known: a look that was not whole may have left something.
     pub fn end(&mut self, look: &LookFrom<P>, upto: P, now: Moment) -> Moment {
-        let is_long = look.buffers > LONG;
+        let is_long = look.buffers > LONG && self.is_warm;
+        self.is_warm = true;
         match look.from {
-            None if !is_long => *self = Self::default(),
+            None if !is_long => self.upto = None,
             None => {
                 let rest = WHOLE_AFTER.max((now - look.began_at).saturating_mul(REST));
-                *self = Self { upto: Some(upto), whole_at: now.saturating_add(rest) };
+                (self.upto, self.whole_at) = (Some(upto), now.saturating_add(rest));
             }
             Some(_) if is_long => self.upto = Some(upto),
             Some(_) => (),

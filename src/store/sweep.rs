@@ -17,8 +17,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use pgrx::pg_sys;
 
 use super::long_walk::LongWalk;
+use super::marker;
 use crate::pg::clock::{self, At, HOUR, Moment, SECOND};
 use crate::pg::columns::{Arg, Columns, arg};
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::spi::Statement;
 use crate::pg::table::table;
 
@@ -331,25 +333,19 @@ static MARKERS: Statement = Statement::new(
     &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
 );
 
-static NEXT_MARKER: Statement = Statement::new(
-    "SELECT expires_at FROM queen_mq.marker WHERE expires_at >= $1 ORDER BY expires_at LIMIT 1",
-    &[pg_sys::TIMESTAMPTZOID],
-);
-
 thread_local! {
     static MARKERS_LOOK: Cell<LongWalk<Moment>> = Cell::default();
 }
 
 /// Delete markers that have expired.
-pub fn markers(now: Moment, bookmark: Bookmark) -> SweepStep {
+pub fn markers(now: Moment, bookmark: Bookmark, under: &ActiveSnapshot) -> SweepStep {
     let mut known = match bookmark {
         Bookmark::InTable => LongWalk::default(),
         Bookmark::InMemory => MARKERS_LOOK.get(),
     };
     let mut look = known.begin(now);
     let from = look.from.unwrap_or(Moment::MIN);
-    let next = look.walk(|| NEXT_MARKER.run(&[arg(At(from))]).first());
-    let next = next.map_or(Moment::MAX, |row| row.need::<At>(c"expires_at").0);
+    let next = look.walk(|| marker::next_expiry(from, under)).unwrap_or(Moment::MAX);
     let complete_until = known.end(&look, next.min(now), clock::now());
     if bookmark == Bookmark::InMemory {
         MARKERS_LOOK.set(known);

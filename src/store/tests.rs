@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use super::locks::{self, CLASSES, Lock};
 use super::schema::TABLES;
 use super::{
-    admission, claim, cursor, discovery, group, identity, progress, queue, receipt, segment, tally,
-    timer, waterline,
+    admission, claim, cursor, discovery, group, identity, marker, progress, queue, receipt,
+    segment, tally, timer, waterline,
 };
 use crate::pg::table::Index;
 
 /// All indexes that the code reads by name.
-static INDEXES: [&Index; 20] = [
+static INDEXES: [&Index; 21] = [
     &admission::REMEMBERED,
     &claim::BY_ID,
     &claim::BY_MESSAGE,
@@ -22,6 +22,7 @@ static INDEXES: [&Index; 20] = [
     &group::BY_ID,
     &group::BY_NAME,
     &identity::OWN_NUMBER,
+    &marker::EXPIRY,
     &progress::ANNOUNCED,
     &progress::DUE,
     &progress::REVISIONS,
@@ -35,11 +36,10 @@ static INDEXES: [&Index; 20] = [
 ];
 
 /// Indexes that only statements use: the planner chooses them.
-const OF_STATEMENTS: [&str; 11] = [
+const OF_STATEMENTS: [&str; 10] = [
     "dead_letter_of_group",
     "dead_letter_pkey",
     "lease_set_pkey",
-    "marker_expiry",
     "marker_pkey",
     "queue_pkey",
     "receipt_of_group",

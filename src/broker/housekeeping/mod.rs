@@ -170,7 +170,9 @@ impl TableTask {
     fn step(self, bookmark: Bookmark) -> Result<SweepStep> {
         let now = clock::now();
         match self {
-            TableTask::Markers => Ok(sweep::markers(now, bookmark)),
+            TableTask::Markers => {
+                ActiveSnapshot::new_snapshot(|under| Ok(sweep::markers(now, bookmark, under)))
+            }
             TableTask::Paged(table) => Ok(table.step(now, bookmark)),
             TableTask::RemovedQueues => {
                 sweep::owner();
