@@ -14,7 +14,7 @@ SECONDS ?= 600
 unexport SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint install torture bench bench-quick
+.PHONY: help demo test lint install torture bench bench-quick flame
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s  %s\n", $$1, $$2 }' Makefile
@@ -34,8 +34,11 @@ install: ## build for release and install into the PostgreSQL of PG_CONFIG
 torture: ## run the concurrency tests for SECONDS=600 without a pause
 	@scripts/torture.sh $(SECONDS)
 
-bench: ## measure queen_mq beside pgmq and a SKIP LOCKED table, in about 20 minutes
+bench: ## measure queen_mq beside pgmq and a SKIP LOCKED table, in about an hour
 	@scripts/bench.sh
 
-bench-quick: ## run a short version of `make bench`, in about 3 minutes
+bench-quick: ## run a short version of `make bench`, in about 8 minutes
 	@scripts/bench.sh --quick
+
+flame: ## draw flame graphs of queen_mq into docs/benchmarks, with perf
+	@scripts/flame.sh

@@ -45,6 +45,13 @@ impl ServerProcesses {
     }
 }
 
+/// The time that one process has used so far, from the scheduler's own count in nanoseconds.
+pub fn used_by(pid: i32) -> Option<Duration> {
+    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    let nanoseconds = text.split_whitespace().next()?.parse().ok()?;
+    Some(Duration::from_nanos(nanoseconds))
+}
+
 /// What /proc says about a process. Times are in ticks.
 #[derive(Debug, PartialEq)]
 struct Process {

@@ -10,7 +10,9 @@ use tokio_postgres::config::{Config, Host};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, NoTls, Row, Statement};
 
-/// The database that all others are copied from. Both message systems are installed in it.
+use crate::graphile::Graphile;
+
+/// The database that all others are copied from. The message systems are installed in it.
 const TEMPLATE: &str = "queen_bench_template";
 
 /// One connection. Its statements are prepared on first use and kept.
@@ -66,14 +68,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// Connects, and makes the template with both systems installed.
-    pub async fn prepare(url: &str) -> Result<Self> {
+    /// Connects, and makes the template with all systems installed.
+    pub async fn prepare(url: &str, contender: Option<&Graphile>) -> Result<Self> {
         let config: Config = url.parse().context("the connection string")?;
         let admin = Session::open(&config).await?;
         let server = Self { config, admin };
         server.create(TEMPLATE, "template0").await?;
         server.install_queen().await?;
         server.install_pgmq().await?;
+        if let Some(graphile) = contender {
+            graphile.install(&server.of(TEMPLATE)).await?;
+        }
         Ok(server)
     }
 
@@ -174,6 +179,10 @@ pub struct Db {
 }
 
 impl Db {
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     pub async fn session(&self) -> Result<Session> {
         Session::open(&self.config).await
     }

@@ -33,6 +33,10 @@ const PGMQ: &str = "SELECT count(*) FROM generate_series($1::bigint, $2::bigint)
          ($4::jsonb[])[1 + call * $5::bigint % $6::bigint : call * $5 % $6 + $5])";
 const TABLE: &str = "SELECT ($3::jsonb[])[1 + n % $4::bigint]
      FROM generate_series($1::bigint, $2::bigint) AS n";
+const GRAPHILE: &str = "SELECT count(*) FROM graphile_worker.add_jobs(ARRAY(
+         SELECT ('bench', (($3::jsonb[])[1 + n % $4::bigint])::json, NULL, NULL, NULL, NULL, NULL,
+                 NULL)::graphile_worker.job_spec
+         FROM generate_series($1::bigint, $2::bigint) AS n))";
 /// pgmq stores messages alike however they were sent; this batch size is quick.
 const PGMQ_BATCH: u64 = 100;
 
@@ -73,6 +77,7 @@ pub async fn analyze(db: &Db, system: System, queue: &str) -> Result<()> {
         System::Queen => queen_tables(&session).await?,
         System::Pgmq => format!("pgmq.q_{queue}"),
         System::Table => queue.to_owned(),
+        System::Graphile => "graphile_worker._private_jobs".to_owned(),
     };
     session.batch_execute(&format!("ANALYZE {tables}")).await?;
     Ok(())
@@ -113,6 +118,10 @@ async fn chunk(
             let (first, last, _) = calls(range, 1)?;
             let sql = format!("INSERT INTO {queue} (payload) {TABLE}");
             session.rows(&sql, &[&first, &last, &pool, &pool_size]).await?;
+        }
+        System::Graphile => {
+            let (first, last, _) = calls(range, 1)?;
+            session.rows(GRAPHILE, &[&first, &last, &pool, &pool_size]).await?;
         }
     }
     Ok(())

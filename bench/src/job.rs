@@ -17,6 +17,8 @@ pub enum System {
     Pgmq,
     /// The textbook way: a table, `FOR UPDATE SKIP LOCKED`, delete, commit.
     Table,
+    /// graphile-worker, whose jobs are done by a worker of its own.
+    Graphile,
 }
 
 impl System {
@@ -25,6 +27,7 @@ impl System {
             Self::Queen => "queen_mq",
             Self::Pgmq => "pgmq",
             Self::Table => "table",
+            Self::Graphile => "graphile-worker",
         }
     }
 
@@ -43,6 +46,10 @@ impl System {
                                            payload jsonb NOT NULL)"
                 );
                 session.batch_execute(&sql).await?;
+            }
+            // It has one table for all jobs.
+            Self::Graphile => {
+                session.batch_execute("TRUNCATE graphile_worker._private_jobs").await?;
             }
         }
         Ok(())
@@ -67,6 +74,15 @@ pub enum Effect {
     Statement,
 }
 
+/// How the ack of one message and the pop of the next are put into one transaction.
+#[derive(Clone, Copy, Debug)]
+pub enum Loop {
+    /// BEGIN; ack; pop; COMMIT
+    Transaction,
+    /// One call of [`ACK_AND_POP`].
+    Function,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub enum Action {
     Push { batch: usize },
@@ -74,6 +90,7 @@ pub enum Action {
     Consume { batch: i32 },
     Cycle { batch: usize },
     Effect(Effect),
+    Loop(Loop),
 }
 
 /// One kind of step on one queue.
@@ -100,6 +117,12 @@ impl Turn {
     }
 }
 
+/// What a session keeps from one step to the next: the message that a loop has popped.
+#[derive(Default)]
+pub struct Held(Option<Popped>);
+
+const OWN_WORKER: &str = "graphile-worker has a worker of its own";
+
 /// What a pop returned. The payloads are sent to the client, which does not look at them.
 struct Popped {
     ids: Vec<i64>,
@@ -108,7 +131,13 @@ struct Popped {
 
 impl Job {
     /// Makes one step. Returns the number of messages it handled; 0 when there was nothing to do.
-    pub async fn step(&self, session: &Session, payloads: &Payloads, turn: Turn) -> Result<u64> {
+    pub async fn step(
+        &self,
+        session: &Session,
+        payloads: &Payloads,
+        turn: Turn,
+        held: &mut Held,
+    ) -> Result<u64> {
         let count = match self.action {
             Action::Push { batch } => self.push(session, payloads, turn, batch).await?,
             Action::Copy { batch } => self.copy(session, payloads, turn, batch).await?,
@@ -118,6 +147,7 @@ impl Job {
                 self.consume(session, i32::try_from(batch)?).await?
             }
             Action::Effect(effect) => self.charge(session, effect).await?,
+            Action::Loop(way) => self.ack_and_pop(session, way, held).await?,
         };
         Ok(count as u64)
     }
@@ -145,6 +175,7 @@ impl Job {
                 let sql = format!("INSERT INTO {} (payload) VALUES ($1) RETURNING id", self.queue);
                 session.row(&sql, &[payload]).await?;
             }
+            System::Graphile => bail!(OWN_WORKER),
         }
         Ok(())
     }
@@ -166,6 +197,7 @@ impl Job {
                 );
                 s.rows(&sql, &[&payloads]).await?;
             }
+            System::Graphile => bail!(OWN_WORKER),
         }
         Ok(())
     }
@@ -200,6 +232,7 @@ impl Job {
             System::Queen => "SELECT message_id, payload, lease_id FROM queen_pop($1, batch => $2)",
             System::Pgmq => "SELECT msg_id, message FROM pgmq.read($1, 60, $2)",
             System::Table => bail!("the textbook has no lease"),
+            System::Graphile => bail!(OWN_WORKER),
         };
         let rows = session.rows(sql, &[&self.queue, &batch]).await?;
         let lease = match self.system {
@@ -257,6 +290,30 @@ impl Job {
         Ok(1)
     }
 
+    /// Settles the message that the step before has popped, and pops the next one in the same
+    /// transaction.
+    async fn ack_and_pop(&self, s: &Session, way: Loop, held: &mut Held) -> Result<usize> {
+        let done = held.0.take();
+        let popped = match (way, done.as_ref().and_then(|done| done.lease)) {
+            (Loop::Function, Some(lease)) => {
+                let rows = s.rows(ACK_AND_POP_CALL, &[&lease, &self.queue]).await?;
+                Popped { ids: ids(&rows), lease: rows.first().map(|row| row.get(2)) }
+            }
+            (Loop::Function, None) => self.pop(s, 1).await?,
+            (Loop::Transaction, _) => {
+                s.batch_execute("BEGIN").await?;
+                if let Some(done) = &done {
+                    self.settle(s, done).await?;
+                }
+                let popped = self.pop(s, 1).await?;
+                s.batch_execute("COMMIT").await?;
+                popped
+            }
+        };
+        held.0 = (!popped.ids.is_empty()).then_some(popped);
+        Ok(done.map_or(0, |done| done.ids.len()))
+    }
+
     fn partition(&self, turn: Turn) -> String {
         format!("p{}", turn.spread() % self.partitions)
     }
@@ -264,6 +321,16 @@ impl Job {
 
 /// Where the charges of [`Action::Effect`] go.
 pub const CHARGES: &str = "CREATE TABLE charges (id text PRIMARY KEY, cents int NOT NULL)";
+
+/// The function of [`Loop::Function`]. `docs/reference/settle.md` shows it.
+pub const ACK_AND_POP: &str = "
+    CREATE FUNCTION ack_and_pop(done uuid, queue text)
+    RETURNS TABLE (message_id bigint, payload jsonb, lease_id uuid) LANGUAGE plpgsql AS $$
+    BEGIN
+        PERFORM queen_ack(done);
+        RETURN QUERY SELECT p.message_id, p.payload, p.lease_id FROM queen_pop(queue) AS p;
+    END $$";
+const ACK_AND_POP_CALL: &str = "SELECT message_id, payload, lease_id FROM ack_and_pop($1, $2)";
 
 const BUNDLE: &str = "SELECT queen_tx_commit($1, $2)";
 const CHARGE_AND_BUNDLE: &str = "WITH charge AS (INSERT INTO charges VALUES ($3, 995))

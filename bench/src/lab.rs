@@ -3,21 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 
 use crate::db::{Db, Server};
 use crate::fill::{self, Backlog};
+use crate::graphile::{Graphile, WorkerRun};
 use crate::job::{self, Action, Job, System};
 use crate::load::{self, Latencies, Load, Measured};
 use crate::outcome::Sample;
 use crate::payload::{Payloads, Size};
 use crate::scale::Scale;
+use crate::standby::Standby;
 
 pub struct Lab {
     pub server: Server,
     pub payloads: Arc<Payloads>,
     pub scale: Scale,
+    pub standby: Option<Standby>,
+    /// One more contender, where it is installed.
+    pub graphile: Option<Graphile>,
     pub progress: ProgressBar,
 }
 
@@ -33,6 +38,8 @@ pub struct Contender {
     pub backlog: Option<Backlog>,
     /// The queue is one of queen_mq without order.
     pub unordered: bool,
+    /// SQL that each session runs before its turn; `RESET ALL` follows it.
+    pub setting: &'static str,
 }
 
 impl Contender {
@@ -47,6 +54,7 @@ impl Contender {
             sessions,
             backlog: None,
             unordered: false,
+            setting: "",
         }
     }
 
@@ -61,6 +69,7 @@ impl Contender {
             sessions,
             backlog: Some(backlog),
             unordered: false,
+            setting: "",
         }
     }
 
@@ -79,13 +88,18 @@ impl Contender {
         self
     }
 
+    pub fn with(mut self, setting: &'static str) -> Self {
+        self.setting = setting;
+        self
+    }
+
     /// Uses a queue with `ordering => 'none'`.
     pub fn unordered(mut self) -> Self {
         self.unordered = true;
         self
     }
 
-    fn job(&self, queue: String) -> Job {
+    pub fn job(&self, queue: String) -> Job {
         Job {
             system: self.system,
             queue,
@@ -149,12 +163,36 @@ impl Lab {
         queue: &str,
         duration: Duration,
     ) -> Result<Measured> {
+        if let (System::Graphile, Some(graphile)) = (contender.system, &self.graphile) {
+            let Contender { sessions, size, .. } = *contender;
+            let (cycle, batch) = match contender.action {
+                Action::Cycle { batch } => (true, batch),
+                Action::Consume { batch } => (false, usize::try_from(batch)?),
+                action => bail!("graphile-worker can't do {action:?}"),
+            };
+            let task = WorkerRun { cycle, batch, sessions, duration, size };
+            return graphile.measure(db.config(), task).await;
+        }
         // A cycle pushes what it pops. Every other action stops when the backlog is used up.
         let messages = match contender.action {
             Action::Cycle { .. } => None,
             _ => contender.backlog.map(|backlog| backlog.messages),
         };
         let load = Load { sessions: contender.sessions, duration, messages };
-        load::run(db, &contender.job(queue.to_owned()), load, &self.payloads).await
+        if !contender.setting.is_empty() {
+            set(db, contender.sessions, contender.setting).await?;
+        }
+        let measured = load::run(db, &contender.job(queue.to_owned()), load, &self.payloads).await;
+        if !contender.setting.is_empty() {
+            set(db, contender.sessions, "RESET ALL").await?;
+        }
+        measured
     }
+}
+
+async fn set(db: &Db, sessions: usize, sql: &str) -> Result<()> {
+    for session in db.sessions(sessions).await? {
+        session.batch_execute(sql).await?;
+    }
+    Ok(())
 }

@@ -10,7 +10,7 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 use crate::db::{Db, Session};
-use crate::job::{Job, Turn};
+use crate::job::{Held, Job, Turn};
 use crate::payload::Payloads;
 
 /// Steps that every session makes before the clock runs, so that plans are made and caches are
@@ -84,7 +84,8 @@ pub async fn run(db: &Db, job: &Job, load: Load, payloads: &Arc<Payloads>) -> Re
 }
 
 async fn work(shared: Arc<Shared>, session: Arc<Session>, worker: u64) -> Result<Measured> {
-    let warm = warm_up(&shared, &session, worker).await;
+    let mut held = Held::default();
+    let warm = warm_up(&shared, &session, worker, &mut held).await;
     // Every session must come here, or the others would wait for ever.
     shared.barrier.wait().await;
     warm?;
@@ -94,7 +95,7 @@ async fn work(shared: Arc<Shared>, session: Arc<Session>, worker: u64) -> Result
     while start.elapsed() < shared.load.duration && !shared.enough() {
         let began = Instant::now();
         let turn = Turn { worker, step };
-        let messages = shared.job.step(&session, &shared.payloads, turn).await?;
+        let messages = shared.job.step(&session, &shared.payloads, turn, &mut held).await?;
         step += 1;
         if messages > 0 {
             record(&mut own.latencies, began.elapsed());
@@ -107,9 +108,10 @@ async fn work(shared: Arc<Shared>, session: Arc<Session>, worker: u64) -> Result
     Ok(own)
 }
 
-async fn warm_up(shared: &Shared, session: &Session, worker: u64) -> Result<()> {
+async fn warm_up(shared: &Shared, session: &Session, worker: u64, held: &mut Held) -> Result<()> {
     for step in 0..WARM_UP {
-        let messages = shared.job.step(session, &shared.payloads, Turn { worker, step }).await?;
+        let turn = Turn { worker, step };
+        let messages = shared.job.step(session, &shared.payloads, turn, held).await?;
         // They come out of the backlog, though they are not measured.
         shared.done.fetch_add(messages, Ordering::Relaxed);
     }

@@ -24,7 +24,10 @@ impl Sample {
     }
 
     pub fn of_latencies(label: impl Into<String>, latencies: &Latencies) -> Self {
-        let at = |q: f64| Some(latencies.value_at_quantile(q) as f64 / 1000.0);
+        let at = |q: f64| {
+            let is_known = !latencies.is_empty();
+            is_known.then(|| latencies.value_at_quantile(q) as f64 / 1000.0)
+        };
         Self {
             label: label.into(),
             unit: "ms",
@@ -40,6 +43,13 @@ impl Sample {
         let median = median(&values);
         Self { label: label.into(), unit, values, median, p50_ms: None, p95_ms: None, p99_ms: None }
     }
+}
+
+/// The smallest and the largest value, where there are several.
+pub fn spread(values: &[f64]) -> Option<(f64, f64)> {
+    let smallest = values.iter().copied().reduce(f64::min)?;
+    let largest = values.iter().copied().reduce(f64::max)?;
+    (values.len() > 1).then_some((smallest, largest))
 }
 
 pub fn median(values: &[f64]) -> f64 {
@@ -84,6 +94,8 @@ impl Goal {
 pub struct Check {
     pub what: String,
     pub value: f64,
+    /// The smallest and the largest of the rounds whose median the value is.
+    pub spread: Option<(f64, f64)>,
     /// The unit of the value: `×` for ratios.
     pub unit: &'static str,
     pub goal: Option<Goal>,
@@ -101,7 +113,28 @@ impl Check {
         unit: &'static str,
         goal: Option<Goal>,
     ) -> Self {
-        Self { what: what.into(), value, unit, goal, met: goal.map(|g| g.met_by(value)) }
+        let met = goal.map(|g| g.met_by(value));
+        Self { what: what.into(), value, spread: None, unit, goal, met }
+    }
+
+    /// The median of one value per round.
+    pub fn rounds(
+        what: impl Into<String>,
+        values: &[f64],
+        unit: &'static str,
+        goal: Option<Goal>,
+    ) -> Self {
+        Self { spread: spread(values), ..Self::value(what, median(values), unit, goal) }
+    }
+
+    /// The median of the rounds' ratios. The turns of a round follow each other, so a machine that
+    /// is slower for a while slows both. Where there are no rounds, the ratio of the two medians.
+    pub fn paired(what: impl Into<String>, of: &Sample, to: &Sample, goal: Option<Goal>) -> Self {
+        if of.values.is_empty() || of.values.len() != to.values.len() {
+            return Self::ratio(what, of.median, to.median, goal);
+        }
+        let ratios: Vec<f64> = of.values.iter().zip(&to.values).map(|(of, to)| of / to).collect();
+        Self::rounds(what, &ratios, "×", goal)
     }
 }
 
@@ -140,13 +173,26 @@ impl Outcome {
         }
     }
 
+    pub fn sample(&self, label: &str) -> Option<&Sample> {
+        self.samples.iter().find(|sample| sample.label == label)
+    }
+
     /// The median of the sample that has this label.
     pub fn median(&self, label: &str) -> f64 {
-        self.samples.iter().find(|s| s.label == label).map_or(f64::NAN, |s| s.median)
+        self.sample(label).map_or(f64::NAN, |sample| sample.median)
+    }
+
+    /// The values of the rounds of a sample.
+    pub fn rounds(&self, label: &str) -> &[f64] {
+        self.sample(label).map_or(&[], |sample| &sample.values)
     }
 
     pub fn compare(&mut self, of: &str, to: &str, goal: Option<Goal>) {
-        let check = Check::ratio(format!("{of} / {to}"), self.median(of), self.median(to), goal);
+        let what = format!("{of} / {to}");
+        let check = match (self.sample(of), self.sample(to)) {
+            (Some(of), Some(to)) => Check::paired(what, of, to, goal),
+            _ => Check::value(what, f64::NAN, "×", goal),
+        };
         self.checks.push(check);
     }
 }
@@ -159,6 +205,19 @@ mod tests {
     fn the_median_of_an_even_number_is_between() {
         assert!((median(&[4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < f64::EPSILON);
         assert!((median(&[3.0, 1.0, 2.0]) - 2.0).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn ratios_are_those_of_each_round() {
+        let of = Sample::of_values("of", "msg/s", vec![20.0, 5.0, 40.0]);
+        let to = Sample::of_values("to", "msg/s", vec![10.0, 1.0, 80.0]);
+        let check = Check::paired("of / to", &of, &to, Some(Goal::AtLeast(2.0)));
+        assert_eq!((check.value, check.spread, check.met), (2.0, Some((0.5, 5.0)), Some(true)));
+    }
+
+    #[test]
+    fn one_round_has_no_spread() {
+        assert_eq!(Check::rounds("one", &[3.0], "ms", None).spread, None);
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl Size {
         }
     }
 
-    fn bytes(self) -> usize {
+    pub fn bytes(self) -> usize {
         match self {
             Self::Small => SMALL_BYTES,
             Self::Large => LARGE_BYTES,

@@ -36,13 +36,16 @@ pub fn goals(file: &Path, outcomes: &[Outcome]) -> Result<()> {
     draw_goals(&area, &bars).map_err(|error| anyhow!("{}: {error}", file.display()))
 }
 
-/// 1 where the goal is just met, more where it is surpassed.
+/// No bar is longer: a goal of zero that is missed would be missed by infinity.
+const LONGEST: f64 = 32.0;
+
+/// 1 where the goal is just met, more where it is surpassed. None where goal and value are zero.
 fn margin(check: &Check) -> Option<f64> {
     let margin = match check.goal? {
         Goal::AtLeast(bound) => check.value / bound,
         Goal::AtMost(bound) | Goal::Below(bound) => bound / check.value,
     };
-    margin.is_finite().then_some(margin)
+    (!margin.is_nan()).then(|| margin.clamp(1.0 / LONGEST, LONGEST))
 }
 
 fn draw_goals(area: &Area, bars: &[(u8, &Check, f64)]) -> Result<(), Box<dyn std::error::Error>> {
@@ -113,4 +116,17 @@ fn draw_lines(area: &Area, outcome: &Outcome) -> Result<(), Box<dyn std::error::
         .draw()?;
     area.present()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_goal_of_zero_that_is_missed_has_a_bar_of_finite_length() {
+        let of = |value: f64| margin(&Check::value("", value, "/min", Some(Goal::AtMost(0.0))));
+        assert_eq!((of(0.0), of(12.0)), (None, Some(1.0 / LONGEST)));
+        let ratio = Check::value("", 3.0, "×", Some(Goal::AtLeast(2.0)));
+        assert_eq!(margin(&ratio), Some(1.5));
+    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// Rounds of A B A B. The median of the rounds is reported.
+    /// Rounds of A B A B. The median of the rounds is reported, with the smallest and the largest.
     pub rounds: usize,
     /// The length of one measurement.
     pub duration: Duration,
@@ -32,10 +32,15 @@ pub struct Scale {
     /// How many sessions wait in scenario 17, and for how long it pushes to them.
     pub waiting_sessions: &'static [usize],
     pub waiting_time: Duration,
+    /// How long scenario 20 looks at an idle worker, each time.
+    pub idle: Duration,
+    /// Messages of each part of scenario 22, and how long one may take.
+    pub hour_part: u64,
+    pub longest_part: Duration,
 }
 
 impl Scale {
-    /// About 3 minutes.
+    /// About 8 minutes.
     pub fn quick() -> Self {
         Self {
             rounds: 2,
@@ -53,13 +58,16 @@ impl Scale {
             steady: Duration::from_secs(10),
             waiting_sessions: &[4, 16, 60],
             waiting_time: Duration::from_millis(1500),
+            idle: Duration::from_secs(5),
+            hour_part: 5_000,
+            longest_part: Duration::from_secs(60),
         }
     }
 
-    /// About 20 minutes.
+    /// About an hour.
     pub fn full() -> Self {
         Self {
-            rounds: 3,
+            rounds: 5,
             duration: Duration::from_millis(1500),
             singles: 20_000,
             batches: 1_000_000,
@@ -74,6 +82,9 @@ impl Scale {
             steady: Duration::from_secs(120),
             waiting_sessions: &[4, 16, 60, 256],
             waiting_time: Duration::from_secs(4),
+            idle: Duration::from_secs(30),
+            hour_part: 30_000,
+            longest_part: Duration::from_secs(120),
         }
     }
 }

@@ -14,10 +14,11 @@ use queen_engine::receipt::Receipt;
 
 use crate::broker::restore;
 use crate::error::Result;
+use crate::pg::changes;
 use crate::pg::clock::{self, Moment};
 use crate::pg::row_cache::RowCache;
 use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
-use crate::store::cursor_or_claim;
+use crate::store::cursor_or_claim::{self, LockedCursor};
 use crate::store::discovery;
 use crate::store::group::{self, Group};
 use crate::store::identity::Identity;
@@ -170,10 +171,26 @@ pub struct ForSettle {
     pub gone: Vec<(Located, Receipt)>,
 }
 
+/// Lock the cursors and claims of leases, which are given in ascending order, waiting for the
+/// transactions that hold them.
+///
+/// Lock order: the table `identity` before rows of cursors and claims. So the queue of a group is
+/// looked up before the first row of the group is locked, which sets the identity after a restore:
+/// the call that sets it updates claims.
+pub fn lock_leased(cursors: &[u64]) -> Result<Vec<LockedCursor>> {
+    cursor_or_claim::lock_unsettled(cursors, |group| {
+        let changes = changes::count();
+        if let Some(name) = group::queue_of(group)? {
+            queue_named(&name)?;
+        }
+        Ok(changes::count() != changes)
+    })
+}
+
 /// Lock the cursors and claims that the lease covers, which are given in ascending order, and read
 /// their states after that. Waits for the transactions that hold them.
 pub fn for_settle(lease: LeaseId, cursors: &[u64]) -> Result<ForSettle> {
-    let locked = cursor_or_claim::lock_unsettled(cursors)?;
+    let locked = lock_leased(cursors)?;
     let mut gone = Vec::new();
     if locked.len() < cursors.len() {
         let here: HashSet<u64> = locked.iter().map(|locked| locked.id).collect();

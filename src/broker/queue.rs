@@ -16,6 +16,7 @@ use crate::pg::clock;
 use crate::settings;
 use crate::store::queue::{self, Options, Queue};
 use crate::store::{dead_letter, group, segment, timer};
+use crate::wait::waiters::{self, Topic};
 
 /// The queue of this name. If there is none, it is created, or, with `queen_mq.auto_create` off,
 /// refused with 42704.
@@ -104,7 +105,8 @@ pub fn purge(name: &str) -> Result<i64> {
 }
 
 /// Remove the queue and all that belongs to it but its markers; returns the number of its messages.
-/// 42704 without the queue.
+/// 42704 without the queue. Pops of its groups that wait learn at the commit that they are to
+/// register their groups anew.
 pub fn delete(name: &str) -> Result<i64> {
     let queue = lookup::lock_queue(name)?.ok_or_else(|| Error::no_such_queue(name))?;
     let groups = hold_in_attempts(&queue.name, |attempt| {
@@ -121,5 +123,6 @@ pub fn delete(name: &str) -> Result<i64> {
     group::delete(&groups);
     let messages = segment::delete_all(queue.id);
     queue::delete(&queue);
+    waiters::touch_all(Topic::queue(&queue.name));
     Ok(messages)
 }

@@ -149,7 +149,7 @@ unsafe fn runs_code(relation: pg_sys::Relation, columns: usize) -> bool {
         !(*relation).trigdesc.is_null()
             || (*(*relation).rd_rel).relispartition
             || is_checked
-            || described(relation).len() > columns
+            || described(relation).iter().filter(|one| !one.attisdropped).count() > columns
             || indexes.iter_oid().any(computes)
     }
 }

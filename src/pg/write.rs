@@ -182,7 +182,7 @@ impl Writing {
     }
 
     /// What ExecConstraints does for a table whose only constraints are NOT NULL. All its columns
-    /// are ours (see `relation::runs_code`).
+    /// are ours, or were dropped (see `relation::runs_code`).
     ///
     /// # Safety
     /// The slot holds a row for the table.

@@ -90,17 +90,44 @@ pub struct LockedCursor {
 /// Lock the row of a cursor or a claim, waiting for the transaction that has locked it. None if the
 /// row is gone. In REPEATABLE READ, one that is younger than the snapshot is error 40001.
 pub fn lock_row(id: u64) -> Result<Option<LockedCursor>> {
-    ActiveSnapshot::new_snapshot(|under| lock_one(id, false, under))
+    ActiveSnapshot::new_snapshot(|under| match find(id, under)? {
+        Some(row) => row.lock(false, under),
+        None => Ok(None),
+    })
 }
 
 /// Lock cursors and claims in the given order, which is ascending, waiting for the transactions
 /// that have locked them. Those that are gone drop out. The caller reads their states after this,
 /// under a newer snapshot. Claims of settled messages are not locked, so the caller does not wait
 /// for a sweep that is deleting them.
-pub fn lock_unsettled(cursors: &[u64]) -> Result<Vec<LockedCursor>> {
+///
+/// `before` is called for a group before the first row of it is locked. It may wait, and change
+/// rows, of which it tells by true.
+pub fn lock_unsettled(
+    cursors: &[u64],
+    mut before: impl FnMut(i64) -> Result<bool>,
+) -> Result<Vec<LockedCursor>> {
     let mut locked = Vec::with_capacity(cursors.len());
+    let mut last_group = None;
     for &id in cursors {
-        locked.extend(ActiveSnapshot::new_snapshot(|under| lock_one(id, true, under))?);
+        // None: the row may have changed since it was found.
+        let mut try_lock = || {
+            ActiveSnapshot::new_snapshot(|under| {
+                let Some(row) = find(id, under)? else { return Ok(Some(None)) };
+                let group = Some(row.group());
+                if last_group != group && before(row.group())? {
+                    last_group = group;
+                    return Ok(None);
+                }
+                last_group = group;
+                row.lock(true, under).map(Some)
+            })
+        };
+        let mut row = try_lock()?;
+        while row.is_none() {
+            row = try_lock()?;
+        }
+        locked.extend(row.flatten());
     }
     Ok(locked)
 }
@@ -111,34 +138,62 @@ thread_local! {
     static WAS_CLAIM: Cell<bool> = const { Cell::new(false) };
 }
 
-/// `but_settled`: a claim of a settled message is not locked.
-fn lock_one(id: u64, but_settled: bool, under: &ActiveSnapshot) -> Result<Option<LockedCursor>> {
+/// A cursor or a claim that was found by its id, to be locked.
+enum FoundRow {
+    Cursor { id: u64, group: i64, partition: String, place: RowLocation },
+    Claim(claim::ClaimRow),
+}
+
+/// The cursor or claim of this id. In REPEATABLE READ, one that is younger than the snapshot is
+/// error 40001.
+fn find(id: u64, under: &ActiveSnapshot) -> Result<Option<FoundRow>> {
     let claims_come_first = WAS_CLAIM.get();
     let early = if claims_come_first { claim::find(id, under) } else { None };
     if early.is_none()
         && let Some((group, partition, place)) = cursor::find(id, under)
     {
         WAS_CLAIM.set(false);
-        let locked = LockedCursor { id, group, partition, claim: None, settled: None };
-        return Ok(cursor::lock(place, true, under).then_some(locked));
+        return Ok(Some(FoundRow::Cursor { id, group, partition, place }));
     }
     let late = || if claims_come_first { None } else { claim::find(id, under) };
     if let Some(row) = early.or_else(late) {
         WAS_CLAIM.set(true);
-        let (message, first_state) = (row.message, row.first_state());
-        let newest = match but_settled {
-            true => Some(progress::newest(signed(id), || first_state.clone(), under)?),
-            false => None,
-        };
-        let settled = newest.filter(|(_, _, state)| state.open() == 0);
-        let claim::ClaimRow { group, partition, place, .. } = row;
-        let is_there = settled.is_some() || claim::lock(place, true, under);
-        let claim = Some((message, first_state));
-        return Ok(is_there.then_some(LockedCursor { id, group, partition, claim, settled }));
+        return Ok(Some(FoundRow::Claim(row)));
     }
     match one_snapshot_per_transaction() && exists_by_id(id)? {
         true => Err(Error::conflict("The position of a consumer group")),
         false => Ok(None),
+    }
+}
+
+impl FoundRow {
+    fn group(&self) -> i64 {
+        match self {
+            FoundRow::Cursor { group, .. } => *group,
+            FoundRow::Claim(row) => row.group,
+        }
+    }
+
+    /// Lock it, waiting for the transaction that has locked it. None if the row is gone.
+    /// `but_settled`: a claim of a settled message is not locked.
+    fn lock(self, but_settled: bool, under: &ActiveSnapshot) -> Result<Option<LockedCursor>> {
+        let row = match self {
+            FoundRow::Cursor { id, group, partition, place } => {
+                let locked = LockedCursor { id, group, partition, claim: None, settled: None };
+                return Ok(cursor::lock(place, true, under).then_some(locked));
+            }
+            FoundRow::Claim(row) => row,
+        };
+        let (message, first_state) = (row.message, row.first_state());
+        let newest = match but_settled {
+            true => Some(progress::newest(signed(row.id), || first_state.clone(), under)?),
+            false => None,
+        };
+        let settled = newest.filter(|(_, _, state)| state.open() == 0);
+        let claim::ClaimRow { id, group, partition, place, .. } = row;
+        let is_there = settled.is_some() || claim::lock(place, true, under);
+        let claim = Some((message, first_state));
+        Ok(is_there.then_some(LockedCursor { id, group, partition, claim, settled }))
     }
 }
 

@@ -90,7 +90,7 @@ fn report(outcome: &mut Outcome, pair: Pair) {
         })
         .collect();
     let what = format!("{}, backlog / empty", pair.what);
-    let check = Check::ratio(what, samples[1].median, samples[0].median, Some(Goal::AtLeast(0.9)));
+    let check = Check::paired(what, &samples[1], &samples[0], Some(Goal::AtLeast(0.9)));
     outcome.checks.push(check);
     outcome.samples.extend(samples);
 }

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use crate::graphile;
 use crate::job::{Action, System};
 use crate::lab::{Contender, Lab};
 use crate::outcome::{Goal, Outcome};
@@ -14,12 +15,21 @@ const UNORDERED: &str = "queen_mq, without order";
 
 pub async fn run(lab: &Lab) -> Result<Outcome> {
     let db = lab.server.database("caught_up").await?;
-    let contenders: Vec<Contender> = [FEW, MANY].into_iter().flat_map(with_sessions).collect();
+    let mut contenders: Vec<Contender> = Vec::new();
+    for sessions in [FEW, MANY] {
+        contenders.extend(with_sessions(sessions));
+        if lab.graphile.is_some() {
+            let theirs = one(System::Graphile, System::Graphile.label(), sessions);
+            contenders.push(theirs.doing(Action::Cycle { batch: graphile::BATCH }));
+        }
+    }
 
     let method = "8 and 64 sessions push, pop and settle single messages, 90 B, in three \
                   transactions (the table: two), on 1,000 partitions of a queue that starts empty. \
                   A session whose pop finds nothing goes on to its next push; the rate is that of \
-                  settled messages, the latency that of a whole turn";
+                  settled messages, the latency that of a whole turn. With graphile-worker, where \
+                  it is asked for, a session adds a job, and the next one when its worker has done \
+                  that";
     let mut outcome = Outcome::new(16, "a caught-up queue", method);
     outcome.samples = lab.contest(&db, &contenders).await?;
     for ours in [ORDERED, UNORDERED] {
@@ -29,6 +39,12 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
         }
         outcome.compare(&label(ours, MANY), &label(ours, FEW), Some(Goal::AtLeast(0.8)));
     }
+    if lab.graphile.is_some() {
+        for sessions in [FEW, MANY] {
+            let theirs = label(System::Graphile.label(), sessions);
+            outcome.compare(&label(ORDERED, sessions), &theirs, None);
+        }
+    }
     for other in [System::Pgmq, System::Table].map(System::label) {
         outcome.compare(&label(other, MANY), &label(other, FEW), None);
     }
@@ -37,17 +53,19 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
 }
 
 fn with_sessions(sessions: usize) -> [Contender; 4] {
-    let of = |system: System, name: &str| {
-        Contender::pushes(system, 1, PARTITIONS, sessions)
-            .doing(Action::Cycle { batch: 1 })
-            .labelled(label(name, sessions))
-    };
+    let of = |system: System, name: &str| one(system, name, sessions);
     [
         of(System::Queen, ORDERED),
         of(System::Queen, UNORDERED).unordered(),
         of(System::Pgmq, System::Pgmq.label()),
         of(System::Table, System::Table.label()),
     ]
+}
+
+fn one(system: System, name: &str, sessions: usize) -> Contender {
+    Contender::pushes(system, 1, PARTITIONS, sessions)
+        .doing(Action::Cycle { batch: 1 })
+        .labelled(label(name, sessions))
 }
 
 fn label(name: &str, sessions: usize) -> String {

@@ -198,7 +198,7 @@ async fn subscribe(session: &Session, queue: &str, group: &str) -> Result<()> {
 }
 
 /// Push one message to each of many partitions, and pop all of them.
-async fn drain_many(lab: &Lab, db: &Db, session: &Session, queue: &str) -> Result<()> {
+pub async fn drain_many(lab: &Lab, db: &Db, session: &Session, queue: &str) -> Result<()> {
     let partitions = lab.scale.drained_partitions;
     let backlog = Backlog { messages: partitions, partitions, segment: 1 };
     fill::fill(db, System::Queen, queue, backlog, &lab.payloads, Size::Small).await?;

@@ -27,10 +27,12 @@ pub async fn single(lab: &Lab) -> Result<Outcome> {
     for (sessions, size) in
         SESSIONS.map(|n| (n, Size::Small)).into_iter().chain([(JUDGED, Size::Large)])
     {
-        let goal = (sessions == JUDGED).then_some(Goal::AtLeast(1.5));
+        let goal = |bound| (sessions == JUDGED).then_some(Goal::AtLeast(bound));
         let at = at(sessions, size);
         for partitions in ["1 partition", "1,000 partitions"] {
-            outcome.compare(&format!("queen_mq, {partitions}{at}"), &format!("pgmq{at}"), goal);
+            let ours = format!("queen_mq, {partitions}{at}");
+            outcome.compare(&ours, &format!("pgmq{at}"), goal(1.6));
+            outcome.compare(&ours, &format!("table{at}"), goal(0.75));
         }
     }
     lab.server.drop_database(db).await?;
@@ -85,8 +87,8 @@ pub async fn batches(lab: &Lab) -> Result<Outcome> {
     outcome.samples = lab.contest(&db, &contenders).await?;
     for size in [Size::Small, Size::Large].map(Size::label) {
         let queen = format!("queen_mq, {size}");
-        outcome.compare(&queen, &format!("pgmq, {size}"), Some(Goal::AtLeast(5.0)));
-        outcome.compare(&queen, &format!("COPY, {size}"), Some(Goal::AtLeast(1.0)));
+        outcome.compare(&queen, &format!("pgmq, {size}"), Some(Goal::AtLeast(3.0)));
+        outcome.compare(&queen, &format!("COPY, {size}"), Some(Goal::AtLeast(1.5)));
     }
     lab.server.drop_database(db).await?;
     Ok(outcome)

@@ -104,7 +104,7 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
         }
         lab.progress.set_message(format!("part {} of {PARTS}", part + 1));
         for (side, state) in &shared {
-            let bytes = bytes(&admin, side).await?;
+            let bytes = bytes(&admin, side.schema).await?;
             state.lock().await.bytes.push(bytes);
         }
     }
@@ -208,11 +208,11 @@ async fn dead_rows(admin: &Session, side: &Side) -> Result<i64> {
     Ok(admin.row(&sql, &[]).await?.get(0))
 }
 
-/// The size of all tables of one system, with indexes.
-async fn bytes(admin: &Session, side: &Side) -> Result<i64> {
+/// The size of all tables of one system, in its schema, with indexes.
+pub async fn bytes(admin: &Session, schema: &str) -> Result<i64> {
     let sql = "SELECT sum(pg_total_relation_size(relid))::bigint
                FROM pg_catalog.pg_stat_user_tables WHERE schemaname = $1";
-    Ok(admin.row(sql, &[&side.schema]).await?.get(0))
+    Ok(admin.row(sql, &[&schema]).await?.get(0))
 }
 
 fn report(outcome: &mut Outcome, side: &Side, seen: &Seen, duration: Duration) -> Result<()> {

@@ -216,7 +216,7 @@ impl Statements {
                  FROM pgmq.read_with_poll('QUEUE', 60, 1, 20)",
                 "SELECT pgmq.delete('QUEUE', $1::text::bigint)",
             ),
-            System::Table => bail!("no session can wait for a bare table"),
+            System::Table | System::Graphile => bail!("no session can wait for it"),
         };
         let [push, pop, settle] = [push, pop, settle].map(|sql| sql.replace("QUEUE", queue));
         Ok(Self { push, pop, settle })

@@ -5,12 +5,27 @@ use anyhow::{Result, ensure};
 use super::consume::SYSTEMS;
 use crate::db::{Db, Session};
 use crate::fill;
-use crate::job::{Action, Job, System, Turn};
+use crate::job::{self, Action, Held, Job, System, Turn};
 use crate::lab::Lab;
 use crate::outcome::{Check, Goal, Outcome, Sample};
 use crate::payload::Size;
 
 const WARM_UP: u64 = 200;
+
+#[derive(Clone, Copy)]
+struct Cycles {
+    batch: usize,
+    unordered: bool,
+    /// In bytes. Without a goal, only queen_mq is measured.
+    goal: Option<f64>,
+}
+
+const CASES: [Cycles; 4] = [
+    Cycles { batch: 1, unordered: false, goal: Some(1000.0) },
+    Cycles { batch: 100, unordered: false, goal: Some(200.0) },
+    Cycles { batch: 50, unordered: true, goal: Some(300.0) },
+    Cycles { batch: 1, unordered: true, goal: None },
+];
 
 pub async fn run(lab: &Lab) -> Result<Outcome> {
     let db = lab.server.database("wal").await?;
@@ -20,13 +35,15 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
                   is divided by their messages. No checkpoint happens meanwhile; \
                   autovacuum is on and counted";
     let mut outcome = Outcome::new(11, "WAL per message through push + pop + ack", method);
-    for (batch, bound, divisor) in [(1, 1024.0, 1), (100, 200.0, 10)] {
-        for system in SYSTEMS {
-            lab.progress.set_message(format!("{}, batch {batch}", system.label()));
-            let cycles = lab.scale.wal_cycles / divisor;
-            let bytes = per_message(lab, &db, system, batch, cycles).await?;
-            let label = format!("{}, batch {batch}", system.label());
-            let goal = (system == System::Queen).then_some(Goal::Below(bound));
+    for case in CASES {
+        let ours = case.goal.is_some();
+        for system in SYSTEMS.into_iter().filter(|system| ours || *system == System::Queen) {
+            let unordered = case.unordered && system == System::Queen;
+            let order = if unordered { ", without order" } else { "" };
+            let label = format!("{}, batch {}{order}", system.label(), case.batch);
+            lab.progress.set_message(label.clone());
+            let bytes = per_message(lab, &db, system, case).await?;
+            let goal = case.goal.filter(|_| system == System::Queen).map(Goal::Below);
             outcome.checks.push(Check::value(label.clone(), bytes, "B", goal));
             outcome.samples.push(Sample::of_values(label, "B/msg", vec![bytes]));
         }
@@ -35,10 +52,15 @@ pub async fn run(lab: &Lab) -> Result<Outcome> {
     Ok(outcome)
 }
 
-async fn per_message(lab: &Lab, db: &Db, system: System, batch: usize, cycles: u64) -> Result<f64> {
+async fn per_message(lab: &Lab, db: &Db, system: System, case: Cycles) -> Result<f64> {
+    let Cycles { batch, unordered, .. } = case;
+    let cycles = lab.scale.wal_cycles / if batch == 1 { 1 } else { 10 };
     let session = db.session().await?;
-    let queue = format!("q_{batch}");
+    let queue = format!("q_{batch}_{unordered}");
     system.create(&session, &queue).await?;
+    if unordered && system == System::Queen {
+        job::without_order(&session, &queue).await?;
+    }
     let job =
         Job { system, queue, action: Action::Cycle { batch }, size: Size::Small, partitions: 1 };
     fill::analyze(db, system, &job.queue).await?;
@@ -46,7 +68,8 @@ async fn per_message(lab: &Lab, db: &Db, system: System, batch: usize, cycles: u
     let steps = async |from: u64, to: u64| {
         let mut messages = 0;
         for step in from..to {
-            messages += job.step(&session, &lab.payloads, Turn { worker: 0, step }).await?;
+            let turn = Turn { worker: 0, step };
+            messages += job.step(&session, &lab.payloads, turn, &mut Held::default()).await?;
         }
         anyhow::Ok(messages)
     };

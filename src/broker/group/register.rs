@@ -22,7 +22,7 @@ use crate::pg::snapshot::ActiveSnapshot;
 use crate::settings;
 use crate::store::group::{self, Group, NewGroup, Patience, QUEUE_MODE};
 use crate::store::identity::Identity;
-use crate::store::queue::Queue;
+use crate::store::queue::{self, Queue};
 use crate::store::segment::{self, news};
 use crate::store::{discovery, seen_snapshot, tally};
 use crate::wait::waiters::{self, PartitionHash, Topic};
@@ -43,12 +43,13 @@ pub fn subscribe(queue: &str, group: &str, mode: Mode, ordering: Option<&str>) -
         Some(queue) => queue.identity,
         None => restore::current()?,
     };
-    let new = Registration::prepare(group, found.as_ref(), mode, identity)?;
+    let new = Registration::prepare(queue, group, mode, identity)?;
     Ok(new.ordered(ordering).write(queue, group, Patience::Wait)?.is_some())
 }
 
 /// `queen_unsubscribe`: remove the group. The holder of one of its leases has lost it. False if
-/// there is no such group.
+/// there is no such group. Pops of the group that wait register it anew, as of the moment at which
+/// they find it gone: the commit wakes them.
 pub fn unsubscribe(queue: &str, group: &str) -> Result<bool> {
     let (found, Some(group)) = share_queue_and_group(queue, group, true)? else {
         return Ok(false);
@@ -60,6 +61,7 @@ pub fn unsubscribe(queue: &str, group: &str) -> Result<bool> {
     })?;
     revoke_leases(found.as_ref(), &locate(&group, locked)?);
     group::forget(group.id);
+    waiters::touch_all(Topic::group(group.id));
     Ok(true)
 }
 
@@ -82,19 +84,16 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Prepare to register `group`: fix what it will read, and write nothing. Queue mode reads
-    /// everything.
-    pub fn prepare(
-        group: &str,
-        queue: Option<&Queue>,
-        mode: Mode,
-        identity: Identity,
-    ) -> Result<Self> {
+    /// Prepare to register `group` on `queue`, which need not exist: fix what it will read, and
+    /// write nothing. Queue mode reads everything.
+    pub fn prepare(queue: &str, group: &str, mode: Mode, identity: Identity) -> Result<Self> {
         let mode = if group == QUEUE_MODE { Mode::All } else { mode };
         ActiveSnapshot::new_snapshot(|under| {
+            // By the snapshot that fixes the rest. The caller may have found no queue, and this
+            // snapshot may show the first messages of one.
+            let id = queue::find(queue, under).map(|stored| stored.id());
             let end = LogEnd::look(identity, under);
             let since = Stream::starting_at(&end.seen.snapshot, end.seen.xmax);
-            let id = queue.map(|queue| queue.id);
             let beginning = Beginning::of(mode, id, &end, under);
             let (has_messages, baseline, counted) = match (beginning.messages, id) {
                 (Some(messages), _) => (messages > 0, None, None),
@@ -153,8 +152,9 @@ impl Registration {
         Ok(())
     }
 
-    /// Write the registration; returns the group with the state of its search. None where another
-    /// transaction has registered the same name, or, without waiting for it, is about to.
+    /// Write the registration, and return the group with the state of its search. None if another
+    /// transaction has registered this name. Without patience, also None if another transaction is
+    /// registering it and has not ended.
     pub fn write(
         self,
         queue: &str,

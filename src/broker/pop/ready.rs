@@ -34,8 +34,8 @@ pub fn wait_until_ready(
 fn look(queue_name: &str, group_name: &str, is_last: bool) -> LookResult<bool> {
     let mut found = find(queue_name, group_name)?;
     if found.group.is_none() {
-        let (queue, identity) = (found.queue.as_ref(), found.identity()?);
-        Registration::prepare(group_name, queue, Mode::New, identity)?
+        let identity = found.identity()?;
+        Registration::prepare(queue_name, group_name, Mode::New, identity)?
             .write_into(&mut found, queue_name, group_name)?;
     }
     let (Some(queue), Some(group)) = (&found.queue, &found.group) else {

@@ -35,15 +35,9 @@ pub struct PopRequest<'a> {
     pub mode: Mode,
 }
 
-/// A group that the call may have to register.
-enum PendingRegistration {
-    /// No look has missed the group yet.
-    NotLooked,
-    /// The group was missing; what it may read is fixed.
-    Prepared(Box<Registration>),
-    /// The group is there, registered by this call or by another transaction.
-    NotNeeded,
-}
+/// What the call will register a group with that some look has missed: what the group may read is
+/// fixed from then on.
+type PendingRegistration = Option<Box<Registration>>;
 
 /// Pop now, or as soon as there is a message within the time to wait. `enter` runs each look as a
 /// call of the extension, with SPI connected.
@@ -55,7 +49,7 @@ pub fn pop(
     enter: impl Fn(&mut dyn FnMut() -> LookResult<Vec<Delivery>>) -> LookResult<Vec<Delivery>>,
 ) -> Result<Vec<Delivery>> {
     let results = ResultContext::here();
-    let mut pending = PendingRegistration::NotLooked;
+    let mut pending = None;
     let (until, partition) = (clock::now() + request.wait, request.limits.partition);
     look_until(request.queue, request.group, partition, until, |is_last| {
         may_be_lost(!request.limits.auto_ack, || {
@@ -117,8 +111,9 @@ fn register_and_pop(
     results: ResultContext,
 ) -> Result<PopResult> {
     let registration = match found.group {
+        // If the group is removed while the call waits, what it may read is fixed anew.
         Some(_) => {
-            *pending = PendingRegistration::NotNeeded;
+            *pending = None;
             None
         }
         None => registration_to_write(request, pending, is_last, found)?,
@@ -149,7 +144,7 @@ fn register_and_pop(
         && !(is_last || result.has_written)
     {
         found.group = None;
-        *pending = PendingRegistration::Prepared(registration);
+        *pending = Some(registration);
     }
     Ok(result)
 }
@@ -162,15 +157,15 @@ fn registration_to_write(
     found: &ForPop,
 ) -> Result<Option<Box<Registration>>> {
     let (queue, identity) = (found.queue.as_ref(), found.identity()?);
-    let registration = match std::mem::replace(pending, PendingRegistration::NotNeeded) {
-        PendingRegistration::NotLooked => {
-            Box::new(Registration::prepare(request.group, queue, request.mode, identity)?)
+    let registration = match pending.take() {
+        Some(registration) => registration,
+        None => {
+            let (queue, group) = (request.queue, request.group);
+            Box::new(Registration::prepare(queue, group, request.mode, identity)?)
         }
-        PendingRegistration::Prepared(registration) => registration,
-        PendingRegistration::NotNeeded => return Ok(None),
     };
     if !is_last && !registration.has_news(queue, identity)? && !found.has_due_timer() {
-        *pending = PendingRegistration::Prepared(registration);
+        *pending = Some(registration);
         return Ok(None);
     }
     Ok(Some(registration))

@@ -19,7 +19,6 @@ use crate::broker::lookup::{self, ForSettle};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::snapshot::ActiveSnapshot;
-use crate::store::cursor_or_claim;
 use crate::store::identity::Identity;
 use crate::store::lease_set::{self, Covered};
 use crate::store::located::Located;
@@ -86,7 +85,7 @@ pub fn lock_leases(leases: impl IntoIterator<Item = LeaseId>) -> Result<()> {
     }
     ids.sort_unstable();
     ids.dedup();
-    cursor_or_claim::lock_unsettled(&ids).map(drop)
+    lookup::lock_leased(&ids).map(drop)
 }
 
 /// The cursors, or claims with their messages, that a lease covers, ascending.

@@ -39,13 +39,15 @@ pub fn explain(lease: LeaseId, refusal: &Refusal, now: Moment) -> Error {
 fn expired(lease: LeaseId, deadline: Moment, deliveries: u32, now: Moment) -> Error {
     const HINT: &str = "Roll back: the messages will be delivered again. Take longer leases, or \
                         extend them with queen_extend while working.";
-    let late = (now - deadline).max(0) as f64 / 1e6;
-    let deadline = clock::show(deadline);
+    let when = match deadline <= now {
+        true => {
+            let late = (now - deadline) as f64 / 1e6;
+            format!("It expired at {}, {late:.3} seconds ago", clock::show(deadline))
+        }
+        false => "It ended when the database was restored from a dump".to_owned(),
+    };
     Error::new(Code::LeaseExpired, format!("lease {lease} has expired"))
-        .detail(format!(
-            "It expired at {deadline}, {late:.3} seconds ago; this was delivery attempt \
-             {deliveries}."
-        ))
+        .detail(format!("{when}; this was delivery attempt {deliveries}."))
         .hint(HINT)
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use queen_tests::cluster::Cluster;
 use queen_tests::{
-    Ack, Fails, Message, Pop, Push, PushBatch, Session, TestDb, at_once, complete, drain, n,
-    numbers,
+    Ack, Fails, Message, Pop, Push, PushBatch, Session, TestDb, at_once, complete, drain,
+    eventually, n, numbers,
 };
 use tokio_postgres::error::SqlState;
 
@@ -50,7 +50,9 @@ async fn goes_on(session: &Session, held: &[Message]) -> Result<()> {
     let batch = PushBatch::new("q", (31..=35).map(n).collect()).partition("a");
     batch.run(session).await?;
     Push::new("not yet", n(36)).run(session).await?;
-    Ack::all(held[0].lease()?).run(session).await.fails_with("QN001")?;
+    let refusal = Ack::all(held[0].lease()?).run(session).await.fails_with("QN001")?;
+    let ended = refusal.detail().unwrap_or_default();
+    ensure!(ended.contains("restored"), "the lease has an hour left: {ended}");
     let mut came = numbers(&drain(session, &pop(), 8, SOON).await?);
     came.sort_unstable();
     assert_eq!(came, [28, 29, 30, 31, 32, 33, 34, 35]);
@@ -193,6 +195,50 @@ async fn many_sessions_at_once_adopt_a_restored_dump_once() -> Result<()> {
     let mut came = numbers(&drain(session, &pop(), 23, SOON).await?);
     came.sort_unstable();
     assert_eq!(came[3..], (100..120).collect::<Vec<i64>>());
+    Ok(())
+}
+
+/// Wait until this many sessions wait for a lock.
+async fn are_waiting(session: &Session, count: i64) -> Result<()> {
+    let sql = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    eventually("sessions that wait", SOON, async || {
+        Ok((session.count(sql).await? == count).then_some(()))
+    })
+    .await
+}
+
+/// A pop that sets the identity ends the leases of the dump, for which it updates claims. An ack
+/// that comes at the same time has locked none of them while it waits for the pop.
+#[tokio::test(flavor = "multi_thread")]
+async fn acks_and_pops_at_once_adopt_a_restored_dump_without_a_deadlock() -> Result<()> {
+    let cluster = Cluster::start_new()?;
+    let source = TestDb::create(&cluster.config()).await?;
+    let session = source.session().await?;
+    session.run("SELECT queen_configure('q', ordering => 'none')").await?;
+    PushBatch::new("q", (1..=3).map(n).collect()).run(&session).await?;
+    let held = pop().batch(1).lease("1 hour").one(&session).await?;
+    cluster.dump(source.name(), &cluster.file("dump"))?;
+    let ack = format!("SELECT queen_ack('{}')", held.lease()?);
+    let bundle =
+        format!(r#"SELECT queen_tx_commit('[{{"type":"ack","leaseId":"{}"}}]')"#, held.lease()?);
+    for (settle, is_raised) in [(ack, true), (bundle, false)] {
+        let target = TestDb::create_empty(&cluster.config()).await?;
+        cluster.restore(target.name(), &cluster.file("dump"))?;
+        let [holder, popping, settling] = target.sessions().await?;
+        holder.run("BEGIN; LOCK TABLE queen_mq.identity IN ROW EXCLUSIVE MODE").await?;
+        let popped = tokio::spawn(async move { pop().batch(2).run(&popping).await });
+        are_waiting(&holder, 1).await?;
+        let settled = tokio::spawn(async move { settling.run(&settle).await });
+        are_waiting(&holder, 2).await?;
+        holder.run("COMMIT").await?;
+        popped.await??;
+        // The pop may have got the message of the lease, or another one.
+        let refusal = settled.await?.err().and_then(|error| error.code().cloned());
+        let code = refusal.as_ref().map(SqlState::code);
+        let is_as_expected =
+            if is_raised { matches!(code, Some("QN001" | "QN002")) } else { code.is_none() };
+        ensure!(is_as_expected, "the settlement ended with {code:?}");
+    }
     Ok(())
 }
 

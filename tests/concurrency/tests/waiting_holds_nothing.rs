@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use queen_tests::waiting::are_asleep;
 use queen_tests::{TestDb, eventually};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -156,6 +157,53 @@ async fn a_pop_that_waits_registers_a_group_whose_registration_was_rolled_back()
     first.run("ROLLBACK").await?;
     setup.run("SELECT queen_push('q', '2')").await?;
     ensure!(task.await?? == 1, "the message did not come");
+    Ok(())
+}
+
+/// A group that is removed while a pop waits is registered anew, from then on.
+#[tokio::test]
+async fn a_pop_that_waits_registers_a_group_that_was_removed() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let setup = db.session().await?;
+    for removal in ["queen_unsubscribe('q', 'g')", "queen_delete_queue('q')"] {
+        let waiting = db.session().await?;
+        setup.run("SELECT queen_configure('q'); SELECT queen_subscribe('q', 'g', 'all')").await?;
+        let pop = "SELECT count(*) \
+                   FROM queen_pop('q', 'g', wait => '20 s', subscription_mode => 'all')";
+        let task = tokio::spawn(async move { waiting.count(pop).await });
+        are_asleep(&setup, 1).await?;
+        setup.run(&format!("SELECT {removal}")).await?;
+        setup.run("SELECT queen_push('q', '1')").await?;
+        ensure!(task.await?? == 1, "the message did not come after {removal}");
+        assert_eq!(setup.count("SELECT in_flight FROM queen_groups WHERE queue = 'q'").await?, 1);
+        setup.run("SELECT queen_delete_queue('q')").await?;
+    }
+    Ok(())
+}
+
+/// The queue comes to be between the two looks of a pop that waits: for the queue, and for what the
+/// group is to read.
+#[tokio::test]
+async fn a_pop_that_waits_finds_what_comes_while_it_prepares_a_group() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [setup, waiting, pushing] = db.sessions().await?;
+    // Where there is no queue, a call reads this table.
+    pushing.run("BEGIN; LOCK TABLE queen_mq.identity").await?;
+    let pop = "SELECT count(*) \
+               FROM queen_pop('q', 'g', wait => '30 s', subscription_mode => 'all')";
+    let task = tokio::spawn(async move { waiting.count(pop).await.map(|n| (n, Instant::now())) });
+    eventually("a pop that waits for the table", Duration::from_secs(20), async || {
+        let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted \
+                     AND relation = 'queen_mq.identity'::regclass";
+        Ok((setup.count(waits).await? == 1).then_some(()))
+    })
+    .await?;
+    pushing.run("SELECT queen_push('q', '1'); COMMIT").await?;
+    let committed = Instant::now();
+    let (popped, at) = task.await??;
+    ensure!(popped == 1, "the message did not come");
+    let late = at.saturating_duration_since(committed);
+    ensure!(late < Duration::from_secs(15), "it came {late:?} later");
     Ok(())
 }
 
