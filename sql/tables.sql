@@ -224,6 +224,17 @@ CREATE TABLE queen_mq.tally (
         toast_tuple_target = 8160);
 COMMENT ON TABLE queen_mq.tally IS 'How many messages have arrived in each queue. The newest row of each queue counts.';
 
+-- At some moment the next transaction id was xid, and segment_id was the last one drawn. So every
+-- transaction from xid on has segment ids above segment_id. From these rows follows up to which id
+-- the log of a queue is empty (Floor in crates/engine).
+CREATE TABLE queen_mq.waterline (
+    queue_id bigint NOT NULL,
+    xid bigint NOT NULL,
+    segment_id bigint NOT NULL,
+    CONSTRAINT waterline_once PRIMARY KEY (queue_id, xid)
+);
+COMMENT ON TABLE queen_mq.waterline IS 'From which transaction on segments have ids above which one. Readers of the log skip by it what is deleted.';
+
 -- Messages that enter the log later.
 CREATE TABLE queen_mq.timer (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -329,6 +340,7 @@ SELECT pg_catalog.pg_extension_config_dump('queen_mq.progress', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.discovery', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.discovery_revision', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.tally', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.waterline', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.timer', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.replay', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.timer_id_seq', '');

@@ -25,6 +25,7 @@ use crate::store::identity::Identity;
 use crate::store::located::Located;
 use crate::store::queue::{self, Queue};
 use crate::store::receipt;
+use crate::store::tally;
 use crate::store::timer;
 
 thread_local! {
@@ -137,6 +138,11 @@ pub fn is_current(queue: &Queue, group: &Group) -> Result<bool> {
     }))
 }
 
+/// The moment of the queue's next timer.
+pub fn next_timer(queue: &Queue, under: &ActiveSnapshot) -> Option<Moment> {
+    timer::next(queue.id, tally::timers_from(queue, clock::now(), under), under)
+}
+
 /// Look up what a pop goes by.
 pub fn for_pop(queue: &str, group: &str) -> Result<ForPop> {
     let (mut queue, group) = queue_and_group(queue, group)?;
@@ -145,7 +151,7 @@ pub fn for_pop(queue: &str, group: &str) -> Result<ForPop> {
             Some(group) => discovery::newest(group.id, under)?,
             None => None,
         };
-        let next_timer = queue.as_ref().and_then(|queue| timer::next(queue.id, under));
+        let next_timer = queue.as_ref().and_then(|queue| next_timer(queue, under));
         let discovery = discovery.unwrap_or_default();
         if let Some(queue) = &mut queue {
             queue.identity = restore::above(queue.identity, discovery.1.reached())?;

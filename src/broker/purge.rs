@@ -11,6 +11,7 @@ use crate::broker::group::revoke::{leave_receipts, write_state};
 use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::hold_queue_and_cursors;
 use crate::broker::stats::count::ArrivalCount;
+use crate::broker::stats::floor;
 use crate::error::Result;
 use crate::pg::clock;
 use crate::pg::snapshot::ActiveSnapshot;
@@ -51,6 +52,7 @@ pub fn purge(queue: &Queue) -> Result<i64> {
         claim::delete(&claims);
         let removed = segment::delete_all(queue.id);
         count.remove_all();
+        count.tally.floor = floor::raise(queue, &count.tally.floor)?;
         count.write();
         Ok(removed)
     })

@@ -7,6 +7,7 @@
 
 use crate::broker::lookup;
 use crate::broker::push::Message;
+use crate::broker::push::delayed::moment_of;
 use crate::broker::queue::find_or_auto_create;
 use crate::error::Result;
 use crate::pg::clock::Moment;
@@ -20,6 +21,7 @@ pub struct Scheduled {
     /// There was no timer of its key.
     pub is_new: bool,
     pub transaction_id: String,
+    /// As it was asked for. A moment that is past stands in the table as the present one.
     pub deliver_at: Moment,
 }
 
@@ -32,7 +34,8 @@ pub fn schedule(key: &str, message: &Message, deliver_at: Moment) -> Result<Sche
     let given = message.transaction_id.clone();
     let transaction_id =
         given.unwrap_or_else(|| format!("timer-{:016x}{:016x}", random(), random()));
-    let is_new = message.as_timer(&queue, key, &transaction_id, deliver_at).replace();
+    let moment = moment_of(&queue, deliver_at)?;
+    let is_new = message.as_timer(&queue, key, &transaction_id, moment).replace();
     Ok(Scheduled { is_new, transaction_id, deliver_at })
 }
 

@@ -16,6 +16,7 @@ use std::ptr;
 use pgrx::{FromDatum, pg_sys};
 
 use super::allocator;
+use super::clock::{At, Moment};
 use super::columns::{Arg, Columns};
 use super::key::{Key, Value};
 use super::relation::{self, Attributes, KEEP, READ};
@@ -40,6 +41,7 @@ pub struct Unended {
 /// A row under a scan, lent while the scan stands there.
 pub struct Tuple {
     slot: *mut pg_sys::TupleTableSlot,
+    relation: pg_sys::Relation,
     table: &'static Table,
     /// Where the columns lie.
     attributes: Attributes,
@@ -84,6 +86,19 @@ impl Tuple {
             });
             let writer = pg_sys::TransactionId::from(writer.value() as u32);
             pg_sys::TransactionIdIsCurrentTransactionId(writer)
+        }
+    }
+
+    /// Whether the snapshot shows the row, for a scan that visits others as well. False, too, where
+    /// it shows a later version of the row that was updated in place.
+    pub fn is_visible(&self, _under: &ActiveSnapshot) -> bool {
+        // SAFETY: the slot holds a row of this table, which is open. An `ActiveSnapshot` proves
+        // that there is an active snapshot. The function is called behind a guard, as above.
+        unsafe {
+            let snapshot = pg_sys::GetActiveSnapshot();
+            let Some(access) = (*self.relation).rd_tableam.as_ref() else { return false };
+            let Some(shows) = access.tuple_satisfies_snapshot else { return false };
+            pg_sys::ffi::pg_guard_ffi_boundary(|| shows(self.relation, self.slot, snapshot))
         }
     }
 
@@ -184,6 +199,32 @@ impl Index {
         }
     }
 
+    /// Those of the next `most` entries whose row is visible, in order: of a number in the first
+    /// column, behind a moment in the second. And the moment at which the entries end, if there may
+    /// be more.
+    pub fn visible_of_next<T>(
+        &self,
+        (first, number): (Column, i64),
+        (second, after): (Column, Moment),
+        most: usize,
+        under: &ActiveSnapshot,
+        read: impl Fn(&Tuple) -> T,
+    ) -> (Vec<T>, Option<Moment>) {
+        let keys = [(first, Key::Is(Value::Int(number))), (second, Key::Above(Value::Time(after)))];
+        let (mut rows, mut count) = (Vec::new(), 0);
+        let end = self.scan_any(&keys, ScanEnd::Start, |row| {
+            count += 1;
+            if row.is_visible(under) {
+                rows.push(read(row));
+            }
+            match count < most {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(row.need::<At>(second).0),
+            }
+        });
+        (rows, end)
+    }
+
     /// # Safety
     /// The snapshot is active, or of a kind that needs no registration.
     unsafe fn scan_as<B>(
@@ -210,7 +251,8 @@ impl Index {
             let count = scan_keys.len() as i32;
             pg_sys::index_rescan(scan, scan_keys.as_mut_ptr(), count, ptr::null_mut(), 0);
             let mut broken_off = None;
-            let tuple = Tuple { slot, table: self.table, attributes: table.attributes };
+            let (relation, attributes) = (table.relation, table.attributes);
+            let tuple = Tuple { slot, relation, table: self.table, attributes };
             while pg_sys::index_getnext_slot(scan, direction, slot) {
                 if let ControlFlow::Break(value) = visit(&tuple) {
                     broken_off = Some(value);

@@ -295,6 +295,18 @@ pub(super) fn due(
     DUE.after(&[Value::Int(group)], &after, bound.map(Value::Time), limit, under, read)
 }
 
+/// Ends of first leases after `now` that are visible, among the next `most` entries of the index,
+/// in order; and where these end, if there may be more.
+pub(super) fn upcoming(
+    group: i64,
+    now: Moment,
+    most: usize,
+    under: &ActiveSnapshot,
+) -> (Vec<(Moment, i64)>, Option<Moment>) {
+    let read = |row: &Tuple| (row.need::<At>(DEADLINE).0, row.need(ID));
+    DUE.visible_of_next((GROUP_ID, group), (DEADLINE, now), most, under, read)
+}
+
 static OF_GROUP: Statement = Statement::new(
     "SELECT c.id, c.partition, c.message_id, c.taken_at, c.lease_id, c.deadline, p.revision, p.state
      FROM queen_mq.claim c

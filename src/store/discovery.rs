@@ -7,13 +7,15 @@ use queen_engine::discovery::Discovery;
 
 use super::{claim, cursor_or_claim, decode, locks, progress, signed, unsigned};
 use crate::error::Result;
-use crate::pg::clock::Moment;
+use crate::pg::clock::{Moment, SECOND};
 use crate::pg::columns::{Columns, arg};
 use crate::pg::key::Value;
 use crate::pg::scan::{ScanEnd, Tuple};
+use crate::pg::session_cache::SessionCache;
 use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::pg::spi::Statement;
 use crate::pg::table::{Index, table};
+use crate::pg::usage;
 
 table! {
     DISCOVERIES = c"discovery";
@@ -127,7 +129,53 @@ pub fn announced(
 }
 
 /// The group's next moment after `now`. Its state may have been superseded.
+///
+/// The moments ahead are those of leases given of late, and most of them are over: their states are
+/// deleted, and stay in the index while another transaction has an old snapshot. A session that has
+/// met many of them looks at a bounded number for a while ([`next_due_nearby`]).
 pub fn next_due(group: i64, now: Moment, under: &ActiveSnapshot) -> Option<Moment> {
+    let met_many = CROWDED.with(|crowded| crowded.change(&group, |until| now < *until));
+    if met_many == Some(true) {
+        return next_due_nearby(group, now, under);
+    }
+    let before = usage::buffers();
+    let next = next_due_of_all(group, now, under);
+    if usage::buffers() - before > LONG_WALK {
+        CROWDED.with(|crowded| crowded.keep(group, now + CROWDED_FOR));
+    }
+    next
+}
+
+/// Buffers that a look for the next moment takes where it meets many of deleted states.
+const LONG_WALK: i64 = 128;
+/// For how long a session expects many after that, in microseconds.
+const CROWDED_FOR: i64 = 60 * SECOND;
+/// How many index entries [`next_due_nearby`] looks at.
+const NEARBY: usize = 256;
+/// Without a moment among these, it says that one may come after this time, in microseconds.
+const SOON: i64 = SECOND / 10;
+
+thread_local! {
+    /// By group, until when.
+    static CROWDED: SessionCache<i64, Moment> = SessionCache::of(1024);
+}
+
+/// As [`next_due`], by the next entries of the indexes alone, also those of deleted states. May be
+/// too early.
+fn next_due_nearby(group: i64, now: Moment, under: &ActiveSnapshot) -> Option<Moment> {
+    let (states, states_end) = progress::upcoming(group, now, NEARBY, under);
+    let (claims, claims_end) = claim::upcoming(group, now, NEARBY, under);
+    let claims = claims.into_iter().map(|(at, claim)| (at, claim, 0));
+    let mut rows: Vec<(Moment, i64, i64)> = states.into_iter().chain(claims).collect();
+    rows.sort_unstable();
+    let stands =
+        |(_, cursor, revision): &(Moment, i64, i64)| progress::is_newest(*cursor, *revision, under);
+    let found = rows.into_iter().find(stands).map(|(at, ..)| at);
+    let end = states_end.into_iter().chain(claims_end).min().map(|at| at.max(now + SOON));
+    found.into_iter().chain(end).min()
+}
+
+fn next_due_of_all(group: i64, now: Moment, under: &ActiveSnapshot) -> Option<Moment> {
     let rows = moments(group, (now, i64::MAX), None, LOOKED_AT, under);
     let last = rows.last().map(|(at, ..)| *at);
     let count = rows.len();

@@ -107,7 +107,8 @@ pub(super) static BY_ID: Index =
 
 /// The group of this queue and name, if it is registered.
 pub fn find(queue: &str, name: &str, under: &ActiveSnapshot) -> Result<Option<Group>> {
-    BY_NAME.end(&[Value::Text(queue), Value::Text(name)], ScanEnd::Start, under, read).transpose()
+    // From the end: of a row that was updated, the newest version most likely lies there.
+    BY_NAME.end(&[Value::Text(queue), Value::Text(name)], ScanEnd::End, under, read).transpose()
 }
 
 thread_local! {
@@ -118,7 +119,7 @@ thread_local! {
 /// READ, as the transaction sees it.
 pub fn queue_of(group: i64) -> Result<Option<String>> {
     let read = |under: &ActiveSnapshot| {
-        Ok(BY_ID.end(&[Value::Int(group)], ScanEnd::Start, under, |row| row.need(QUEUE)))
+        Ok(BY_ID.end(&[Value::Int(group)], ScanEnd::End, under, |row| row.need(QUEUE)))
     };
     QUEUES.with(|rows| rows.get(group, read))
 }
@@ -226,7 +227,7 @@ pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> O
 fn exists(queue: &str, name: &str) -> Result<bool> {
     let key = [Value::Text(queue), Value::Text(name)];
     ActiveSnapshot::latest_snapshot(|under| {
-        Ok(BY_NAME.end(&key, ScanEnd::Start, under, |_| ()).is_some())
+        Ok(BY_NAME.end(&key, ScanEnd::End, under, |_| ()).is_some())
     })
 }
 

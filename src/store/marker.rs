@@ -4,15 +4,20 @@
 //! another version by then. The module `broker::marker` decides; everything here runs in an SPI
 //! connection, and a value lives until that closes unless it is copied.
 
+use std::ops::ControlFlow;
+
 use pgrx::{IntoDatum, pg_sys};
 use queen_engine::kv::{Found, Micros, Name};
 
+use crate::pg::clock::{At, Moment};
 use crate::pg::columns::{Columns, arg};
 use crate::pg::datum::{Jsonb, Numeric};
+use crate::pg::key::{Key, Value};
 use crate::pg::result_context::ResultContext;
+use crate::pg::scan::{ScanEnd, Tuple};
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::spi::{SqlRow, Statement};
-use crate::pg::table::table;
+use crate::pg::table::{Index, table};
 
 table! {
     MARKERS = c"marker";
@@ -23,6 +28,16 @@ table! {
     EXPIRES_AT: c"expires_at" TIMESTAMPTZOID,
     CREATED_AT: c"created_at" TIMESTAMPTZOID,
     UPDATED_AT: c"updated_at" TIMESTAMPTZOID,
+}
+
+pub(super) static EXPIRY: Index =
+    Index { table: &MARKERS, name: c"marker_expiry", columns: &[EXPIRES_AT] };
+
+/// The first moment, from this one on, at which a marker expires.
+pub(super) fn next_expiry(from: Moment, under: &ActiveSnapshot) -> Option<Moment> {
+    let keys = [(EXPIRES_AT, Key::Above(Value::Time(from.saturating_sub(1))))];
+    let read = |row: &Tuple| ControlFlow::Break(row.need::<At>(EXPIRES_AT).0);
+    EXPIRY.scan(&keys, ScanEnd::Start, under, read)
 }
 
 static FIND: Statement = Statement::new(

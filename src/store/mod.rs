@@ -12,6 +12,7 @@ pub mod identity;
 pub mod lease_set;
 pub mod located;
 pub mod locks;
+pub mod long_walk;
 pub mod marker;
 mod numeric;
 mod options;
@@ -30,6 +31,7 @@ pub mod tally;
 mod tests;
 pub mod timer;
 pub mod unit;
+pub mod waterline;
 
 use queen_engine::codec;
 use serde::de::DeserializeOwned;

@@ -200,3 +200,15 @@ pub(super) fn due(
     let read = |row: &Tuple| (row.need::<At>(DUE_AT).0, row.need(CURSOR_ID), row.need(REVISION));
     DUE.after(&[Value::Int(group)], &after, bound.map(Value::Time), limit, under, read)
 }
+
+/// The moments of the group after `now` that are visible, among the next `most` entries of the
+/// index, in order; and where these end, if there may be more.
+pub(super) fn upcoming(
+    group: i64,
+    now: Moment,
+    most: usize,
+    under: &ActiveSnapshot,
+) -> (Vec<(Moment, i64, i64)>, Option<Moment>) {
+    let read = |row: &Tuple| (row.need::<At>(DUE_AT).0, row.need(CURSOR_ID), row.need(REVISION));
+    DUE.visible_of_next((GROUP_ID, group), (DUE_AT, now), most, under, read)
+}

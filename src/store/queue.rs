@@ -155,7 +155,8 @@ fn read(row: &impl Columns<Column>) -> StoredQueue {
 
 /// The queue of this name, if there is one.
 pub fn find(name: &str, under: &ActiveSnapshot) -> Option<StoredQueue> {
-    BY_NAME.end(&[Value::Text(name)], ScanEnd::Start, under, |row: &Tuple| read(row))
+    // From the end: of a row that was updated, the newest version most likely lies there.
+    BY_NAME.end(&[Value::Text(name)], ScanEnd::End, under, |row: &Tuple| read(row))
 }
 
 /// Create the queue with the default options, unless there is one of this name. Waits for another
@@ -211,12 +212,28 @@ pub fn all(under: &ActiveSnapshot) -> Vec<StoredQueue> {
     ALL.read(&[], under).map(|row| read(&row)).collect()
 }
 
+// A queue whose id the sequence has not given out yet may be one of a dump that is being loaded.
+static GONE: Statement = Statement::new(
+    "SELECT id FROM pg_catalog.unnest($1) AS used(id)
+     WHERE id <= (SELECT last_value FROM queen_mq.queue_id_seq WHERE is_called)
+       AND NOT EXISTS (SELECT FROM queen_mq.queue q WHERE q.id = used.id OFFSET 0)",
+    &[pg_sys::INT8ARRAYOID],
+);
+
+/// Those of the ids of which the snapshot shows no queue. A transaction that creates a queue and
+/// pushes to it commits both at once: so if the snapshot shows a segment of such an id, its queue
+/// has been removed.
+pub fn gone(ids: Vec<i64>, under: &ActiveSnapshot) -> Vec<i64> {
+    GONE.read(&[arg(ids)], under).filter_map(|row| row.only()).collect()
+}
+
 static DELETE: Statement =
     Statement::new("DELETE FROM queen_mq.queue WHERE id = $1", &[pg_sys::INT8OID]);
-static DELETE_PARTS: [Statement; 3] = [
+static DELETE_PARTS: [Statement; 4] = [
     Statement::new("DELETE FROM queen_mq.admission WHERE queue_id = $1", &[pg_sys::INT8OID]),
     Statement::new("DELETE FROM queen_mq.timer WHERE queue_id = $1", &[pg_sys::INT8OID]),
     Statement::new("DELETE FROM queen_mq.tally WHERE queue_id = $1", &[pg_sys::INT8OID]),
+    Statement::new("DELETE FROM queen_mq.waterline WHERE queue_id = $1", &[pg_sys::INT8OID]),
 ];
 
 /// Delete the queue with its admissions, timers and count. The caller has deleted its log before.

@@ -3,13 +3,13 @@
 
 use super::{
     admission, claim, cursor, dead_letter, discovery, group, identity, lease_set, marker, progress,
-    queue, receipt, replay, segment, sweep, tally, timer,
+    queue, receipt, replay, segment, sweep, tally, timer, waterline,
 };
 use crate::pg::catalogue::Extension;
 use crate::pg::table::Table;
 
 /// All tables, that of queues first: its owner is the role as which the extension's code runs.
-pub static TABLES: [&Table; 19] = [
+pub static TABLES: [&Table; 20] = [
     &queue::QUEUES,
     &segment::SEGMENTS,
     &admission::ADMISSIONS,
@@ -19,6 +19,7 @@ pub static TABLES: [&Table; 19] = [
     &progress::PROGRESS,
     &discovery::DISCOVERIES,
     &tally::TALLIES,
+    &waterline::WATERLINES,
     &receipt::RECEIPTS,
     &timer::TIMERS,
     &identity::INSTALLATIONS,

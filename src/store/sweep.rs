@@ -11,10 +11,15 @@
 //!
 //! OFFSET 0 in a statement makes a condition one look-up by an index for each row.
 
+use std::cell::Cell;
+
 use pgrx::pg_sys;
 
-use crate::pg::clock::{At, HOUR, Moment, SECOND};
+use super::long_walk::LongWalk;
+use super::marker;
+use crate::pg::clock::{self, At, HOUR, Moment, SECOND};
 use crate::pg::columns::{Arg, Columns, arg};
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::spi::Statement;
 use crate::pg::table::table;
 pub use crate::store::pass::Pass;
@@ -279,7 +284,8 @@ pub static PAGED_TABLES: [PagedTable; TABLES] = [
            AND NOT EXISTS (SELECT FROM queen_mq.receipt r
                            WHERE r.cursor_id = t.id AND r.ended_at >= $3 OFFSET 0)
            AND NOT EXISTS (SELECT FROM (SELECT due_at FROM queen_mq.progress
-                                        WHERE cursor_id = t.id OFFSET 0) AS p
+                                        WHERE cursor_id = t.id
+                                        ORDER BY revision DESC LIMIT 1) AS p
                            WHERE p.due_at >= $3 OFFSET 0)",
         "SELECT '-infinity' FROM queen_mq.cursor t
          WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
@@ -295,7 +301,8 @@ pub static PAGED_TABLES: [PagedTable; TABLES] = [
            AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id OFFSET 0)
            AND (t.deadline IS NULL OR t.deadline < $3)
            AND NOT EXISTS (SELECT FROM (SELECT due_at FROM queen_mq.progress
-                                        WHERE cursor_id = t.id OFFSET 0) AS p
+                                        WHERE cursor_id = t.id
+                                        ORDER BY revision DESC LIMIT 1) AS p
                            WHERE p.due_at >= $3 OFFSET 0)",
         "SELECT '-infinity' FROM queen_mq.claim t
          WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
@@ -303,38 +310,6 @@ pub static PAGED_TABLES: [PagedTable; TABLES] = [
          LIMIT 1"
     ),
 ];
-
-// Leaps from the first message of a queue to that of the next queue, so its cost goes by the number
-// of queues. A message without its queue is one whose queue has been removed: a transaction that
-// creates a queue and pushes to it commits both at once.
-static ORPHANS: Statement = Statement::new(
-    "WITH RECURSIVE used (id) AS (
-         (SELECT queue_id FROM queen_mq.segment ORDER BY queue_id LIMIT 1)
-         UNION ALL
-         SELECT (SELECT s.queue_id FROM queen_mq.segment s
-                 WHERE s.queue_id > used.id ORDER BY s.queue_id LIMIT 1)
-         FROM used WHERE used.id IS NOT NULL),
-     gone AS MATERIALIZED (
-         SELECT id FROM used
-         WHERE id <= (SELECT last_value FROM queen_mq.queue_id_seq WHERE is_called)
-           AND NOT EXISTS (SELECT FROM queen_mq.queue q WHERE q.id = used.id OFFSET 0))
-     DELETE FROM queen_mq.segment WHERE ctid = ANY (ARRAY(
-         SELECT t.ctid FROM queen_mq.segment t WHERE t.queue_id = ANY (ARRAY(SELECT id FROM gone))
-         LIMIT $1 FOR UPDATE OF t SKIP LOCKED))",
-    &[pg_sys::INT8OID],
-);
-
-/// Delete messages of queues that are gone. They come from transactions that had pushed before the
-/// queue was removed, and committed after.
-pub fn orphans() -> SweepStep {
-    let removed = ORPHANS.run(&[arg(ROWS)]).affected();
-    match removed {
-        0 => SweepStep::idle(Moment::MAX),
-        _ => {
-            SweepStep { removed: removed as u64, goes_on: removed as i64 == ROWS, idle_until: None }
-        }
-    }
-}
 
 static OWNER: Statement = Statement::new(
     "UPDATE queen_mq.owner o SET role_name = r.rolname::text
@@ -351,25 +326,32 @@ pub fn owner() {
 
 static MARKERS: Statement = Statement::new(
     "DELETE FROM queen_mq.marker WHERE ctid = ANY (ARRAY(
-         SELECT ctid FROM queen_mq.marker WHERE expires_at <= $1
+         SELECT ctid FROM queen_mq.marker WHERE expires_at >= $3 AND expires_at <= $1
          ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))",
-    &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID],
+    &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
 );
 
-static NEXT_MARKER: Statement = Statement::new(
-    "SELECT expires_at FROM queen_mq.marker WHERE expires_at IS NOT NULL
-     ORDER BY expires_at LIMIT 1",
-    &[],
-);
+thread_local! {
+    static MARKERS_LOOK: Cell<LongWalk<Moment>> = Cell::default();
+}
 
 /// Delete markers that have expired.
-pub fn markers(now: Moment) -> SweepStep {
-    let next =
-        NEXT_MARKER.run(&[]).first().map_or(Moment::MAX, |row| row.need::<At>(c"expires_at").0);
-    if next > now {
-        return SweepStep::idle(next);
+pub fn markers(now: Moment, bookmark: Bookmark, under: &ActiveSnapshot) -> SweepStep {
+    let mut known = match bookmark {
+        Bookmark::InTable => LongWalk::default(),
+        Bookmark::InMemory => MARKERS_LOOK.get(),
+    };
+    let mut look = known.begin(now);
+    let from = look.from.unwrap_or(Moment::MIN);
+    let next = look.walk(|| marker::next_expiry(from, under)).unwrap_or(Moment::MAX);
+    let complete_until = known.end(&look, next.min(now), clock::now());
+    if bookmark == Bookmark::InMemory {
+        MARKERS_LOOK.set(known);
     }
-    let args: [Arg; 2] = [arg(At(now)), arg(ROWS)];
+    if next > now {
+        return SweepStep::idle(next.min(complete_until));
+    }
+    let args: [Arg; 3] = [arg(At(now)), arg(ROWS), arg(At(next))];
     let removed = MARKERS.run(&args).affected();
     SweepStep { removed: removed as u64, goes_on: removed as i64 == ROWS, idle_until: None }
 }

@@ -3,15 +3,22 @@
 //! A count is never updated: the transaction that holds the lock `tally` of the queue writes the
 //! next revision. What is counted, and when, is `broker::stats::count`'s.
 
+use std::rc::Rc;
+
 use pgrx::pg_sys;
 use queen_engine::codec::encode;
+use queen_engine::floor::{Floor, TimerFloor};
 use queen_engine::tally::Tally;
 
-use super::{decode, locks};
+use super::queue::Queue;
+use super::{decode, locks, seen_snapshot};
 use crate::error::{Error, Result};
+use crate::pg::changes;
+use crate::pg::clock::{Moment, SECOND};
 use crate::pg::columns::{Columns, arg};
 use crate::pg::key::Value;
 use crate::pg::scan::{ScanEnd, Tuple};
+use crate::pg::session_cache::SessionCache;
 use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::pg::spi::Statement;
 use crate::pg::table::{Index, table};
@@ -36,6 +43,75 @@ pub fn newest(queue: i64, under: &ActiveSnapshot) -> Result<(i64, Tally)> {
     NEWEST
         .end(&[Value::Int(queue)], ScanEnd::End, under, read)
         .unwrap_or_else(|| Ok(Default::default()))
+}
+
+/// Queues whose floor a session remembers.
+const REMEMBERED: usize = 1024;
+/// A floor is believed for so long. What has died since it was read is stepped over.
+const BELIEVED: i64 = SECOND;
+
+/// The floors of a queue as a session remembers them.
+struct KnownFloors {
+    floors: Floors,
+    read_at: Moment,
+    /// Changes that the session had heard of before.
+    changes: u64,
+}
+
+thread_local! {
+    static FLOORS: SessionCache<(i64, Moment), KnownFloors> = SessionCache::of(REMEMBERED);
+}
+
+/// Below what a queue has nothing.
+#[derive(Clone, Default)]
+pub struct Floors {
+    /// In its log.
+    pub log: Rc<Floor>,
+    /// Of timers.
+    pub timers: Rc<TimerFloor>,
+}
+
+/// The floors of the queue, which hold for what `under` shows: read under this snapshot, or, a
+/// moment ago, under an earlier one of this session. A floor that is too low costs time alone, so a
+/// count that does not read back gives the lowest ones.
+pub fn floors(queue: &Queue, now: Moment, under: &ActiveSnapshot) -> Floors {
+    let read = |row: &Tuple| {
+        let tally: Result<Tally> = decode(&row.need::<Vec<u8>>(STATE), &TALLIES, "a count");
+        let Tally { floor, timers, .. } = tally.unwrap_or_default();
+        (Floors { log: Rc::new(floor), timers: Rc::new(timers) }, row.is_own())
+    };
+    let key = (queue.id, queue.created_at);
+    let heard = changes::count();
+    // In REPEATABLE READ the snapshot may be older than what the session remembers.
+    if !one_snapshot_per_transaction() {
+        let known = FLOORS.with(|all| {
+            all.change(&key, |known| {
+                let age = now - known.read_at;
+                let is_good = known.changes == heard && (0..BELIEVED).contains(&age);
+                is_good.then(|| known.floors.clone())
+            })
+        });
+        if let Some(floors) = known.flatten() {
+            return floors;
+        }
+    }
+    let found = NEWEST.end(&[Value::Int(queue.id)], ScanEnd::End, under, read);
+    let (floors, is_own) = found.unwrap_or_default();
+    // What this transaction has written may be rolled back.
+    if !is_own && !one_snapshot_per_transaction() {
+        let known = KnownFloors { floors: floors.clone(), read_at: now, changes: heard };
+        FLOORS.with(|all| all.keep(key, known));
+    }
+    floors
+}
+
+/// From which moment on `under` may show timers of the queue.
+pub fn timers_from(queue: &Queue, now: Moment, under: &ActiveSnapshot) -> Moment {
+    let floor = floors(queue, now, under).timers;
+    match floor.except.is_empty() {
+        true => floor.at,
+        false => floor.from(&seen_snapshot::describe(under, queue.identity).snapshot),
+    }
 }
 
 /// Take the lock `tally` of the queue, which makes this transaction the one that counts, to its

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use super::locks::{self, CLASSES, Lock};
 use super::schema::TABLES;
 use super::{
-    admission, claim, cursor, discovery, group, identity, progress, queue, receipt, segment, tally,
-    timer,
+    admission, claim, cursor, discovery, group, identity, marker, progress, queue, receipt,
+    segment, tally, timer, waterline,
 };
 use crate::pg::table::Index;
 
 /// All indexes that the code reads by name.
-static INDEXES: [&Index; 19] = [
+static INDEXES: [&Index; 21] = [
     &admission::REMEMBERED,
     &claim::BY_ID,
     &claim::BY_MESSAGE,
@@ -22,6 +22,7 @@ static INDEXES: [&Index; 19] = [
     &group::BY_ID,
     &group::BY_NAME,
     &identity::OWN_NUMBER,
+    &marker::EXPIRY,
     &progress::ANNOUNCED,
     &progress::DUE,
     &progress::REVISIONS,
@@ -31,14 +32,14 @@ static INDEXES: [&Index; 19] = [
     &segment::NEWS,
     &tally::NEWEST,
     &timer::BY_MOMENT,
+    &waterline::BY_XID,
 ];
 
 /// Indexes that only statements use: the planner chooses them.
-const OF_STATEMENTS: [&str; 11] = [
+const OF_STATEMENTS: [&str; 10] = [
     "dead_letter_of_group",
     "dead_letter_pkey",
     "lease_set_pkey",
-    "marker_expiry",
     "marker_pkey",
     "queue_pkey",
     "receipt_of_group",

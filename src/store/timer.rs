@@ -1,15 +1,17 @@
 //! `queen_mq.timer`: messages that enter the log later: scheduled ones, and pushes with a delay.
 
+use std::ops::ControlFlow;
+
 use pgrx::pg_sys;
 
 use crate::error::Error;
 use crate::pg::clock::{At, Moment};
 use crate::pg::columns::{Columns, arg};
 use crate::pg::datum::Jsonb;
-use crate::pg::key::Value;
+use crate::pg::key::{Key, Value};
 use crate::pg::own_commits;
 use crate::pg::relation;
-use crate::pg::scan::ScanEnd;
+use crate::pg::scan::{ScanEnd, Tuple};
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::spi::Statement;
 use crate::pg::table::{Index, table};
@@ -143,16 +145,16 @@ pub struct Due {
 // Timers that another transaction is delivering, replacing or cancelling are skipped.
 static HOLD_DUE: Statement = Statement::new(
     "SELECT id, partition, transaction_id, payload, headers FROM queen_mq.timer
-     WHERE queue_id = $1 AND deliver_at <= $2 ORDER BY deliver_at, id LIMIT $3
-     FOR UPDATE SKIP LOCKED",
-    &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID],
+     WHERE queue_id = $1 AND deliver_at >= $4 AND deliver_at <= $2
+     ORDER BY deliver_at, id LIMIT $3 FOR UPDATE SKIP LOCKED",
+    &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
 );
 
-/// Lock up to `limit` timers that are due, in the order of their moments. Never waits. The values
-/// live until SPI closes.
-pub fn hold_due(queue: i64, now: Moment, limit: usize) -> Vec<Due> {
+/// Lock up to `limit` timers that are due, in the order of their moments, which begin with `first`.
+/// Never waits. The values live until SPI closes.
+pub fn hold_due(queue: i64, first: Moment, now: Moment, limit: usize) -> Vec<Due> {
     HOLD_DUE
-        .run(&[arg(queue), arg(At(now)), arg(limit as i64)])
+        .run(&[arg(queue), arg(At(now)), arg(limit as i64), arg(At(first))])
         .map(|row| Due {
             id: row.need(ID),
             partition: row.need(PARTITION),
@@ -174,9 +176,14 @@ pub fn delete(ids: Vec<i64>) {
 pub(super) static BY_MOMENT: Index =
     Index { table: &TIMERS, name: c"timer_due", columns: &[QUEUE_ID, DELIVER_AT, ID] };
 
-/// The moment of the queue's next timer.
-pub fn next(queue: i64, under: &ActiveSnapshot) -> Option<Moment> {
-    BY_MOMENT.end(&[Value::Int(queue)], ScanEnd::Start, under, |row| row.need::<At>(DELIVER_AT).0)
+/// The moment of the queue's next timer; there is none before `from`.
+pub fn next(queue: i64, from: Moment, under: &ActiveSnapshot) -> Option<Moment> {
+    let keys = [
+        (QUEUE_ID, Key::Is(Value::Int(queue))),
+        (DELIVER_AT, Key::Above(Value::Time(from.saturating_sub(1)))),
+    ];
+    let read = |row: &Tuple| ControlFlow::Break(row.need::<At>(DELIVER_AT).0);
+    BY_MOMENT.scan(&keys, ScanEnd::Start, under, read)
 }
 
 /// The queues in whose part of the index there is a timer, or was one. Costs one look-up for each.
@@ -184,10 +191,12 @@ pub fn queues() -> Vec<i64> {
     BY_MOMENT.leading_numbers(QUEUE_ID)
 }
 
-static COUNT: Statement =
-    Statement::new("SELECT count(*) FROM queen_mq.timer WHERE queue_id = $1", &[pg_sys::INT8OID]);
+static COUNT: Statement = Statement::new(
+    "SELECT count(*) FROM queen_mq.timer WHERE queue_id = $1 AND deliver_at >= $2",
+    &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
+);
 
-/// How many timers a queue has.
-pub fn count(queue: i64, under: &ActiveSnapshot) -> i64 {
-    COUNT.read(&[arg(queue)], under).first().and_then(|row| row.only()).unwrap_or(0)
+/// How many timers a queue has; there is none before `from`.
+pub fn count(queue: i64, from: Moment, under: &ActiveSnapshot) -> i64 {
+    COUNT.read(&[arg(queue), arg(At(from))], under).first().and_then(|row| row.only()).unwrap_or(0)
 }

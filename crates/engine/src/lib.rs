@@ -23,7 +23,8 @@
 //!   **without order**, each message is leased by itself, under a **claim**: a cursor of this one
 //!   message.
 //! - **Discovery** is how a group finds partitions with something to deliver ([`discovery`]), and
-//!   the **tally** of a queue is how many messages it has taken in ([`tally`]).
+//!   the **tally** of a queue is how many messages it has taken in ([`tally`]). The **floor** is up
+//!   to where its log is empty ([`floor`]).
 //! - A **marker** is a value under a name, with an expiry. It belongs to no queue ([`kv`]).
 //!
 //! Cursors, receipts, discoveries and tallies are stored as bytes ([`codec`]).
@@ -32,6 +33,7 @@ pub mod backoff;
 pub mod codec;
 pub mod cursor;
 pub mod discovery;
+pub mod floor;
 pub mod holes;
 pub mod kv;
 pub mod lease;

@@ -13,6 +13,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::discovery::Stream;
+use crate::floor::{Floor, TimerFloor};
 use crate::holes::Snapshot;
 
 /// The count of one queue, as stored.
@@ -28,8 +29,10 @@ pub struct Tally {
     pub removed_bytes: u64,
     /// Up to which row the last step of retention came: (xid, (partition, segment)).
     pub swept: (u64, (String, u64)),
-    /// No transaction below this xid has, or will have, segments in the log.
-    pub floor: u64,
+    /// Up to where the log is empty.
+    pub floor: Floor,
+    /// From when on the queue may have timers.
+    pub timers: TimerFloor,
 }
 
 /// A segment that has arrived in the log.
@@ -60,7 +63,7 @@ impl Tally {
 
     /// The highest xid that the count refers to.
     pub fn reached(&self) -> u64 {
-        self.stream.xid.max(self.swept.0).max(self.floor)
+        self.stream.xid.max(self.swept.0).max(self.floor.xid)
     }
 
     /// Counted messages that are still in the log.

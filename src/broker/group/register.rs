@@ -23,7 +23,7 @@ use crate::settings;
 use crate::store::group::{self, Group, NewGroup, Patience, QUEUE_MODE};
 use crate::store::identity::Identity;
 use crate::store::queue::{self, Queue};
-use crate::store::segment::news;
+use crate::store::segment::{self, news};
 use crate::store::{discovery, seen_snapshot, tally};
 use crate::wait::waiters::{self, PartitionHash, Topic};
 
@@ -99,8 +99,8 @@ impl Registration {
                 (Some(messages), _) => (messages > 0, None, None),
                 (None, None) => (false, Some(0), None),
                 (None, Some(id)) => {
-                    let has_any = !news(id, 0, &Default::default(), false, 1, under).is_empty();
                     let (revision, tally) = tally::newest(id, under)?;
+                    let has_any = segment::oldest(id, &tally.floor, under).is_some();
                     (has_any, Some(tally.removed_messages as i64), Some((id, revision)))
                 }
             };

@@ -14,8 +14,10 @@
 //! and a partition gets a new cursor; what consumers have looked at before then belongs to nothing.
 
 use std::collections::HashSet;
+use std::rc::Rc;
 
 use queen_engine::cursor::Cursor;
+use queen_engine::floor::Floor;
 
 use crate::broker::group::beginning::{Beginning, LogEnd, Mode};
 use crate::broker::group::no_such_group;
@@ -62,8 +64,9 @@ fn move_group(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usize>>
         }
         // A partition that the group has not read gets a cursor: its state announces the partition,
         // so that pops find it.
-        let partitions =
-            ActiveSnapshot::new_snapshot(|under| Ok(segment::partitions(queue.id, under)))?;
+        let partitions = ActiveSnapshot::new_snapshot(|under| {
+            Ok(segment::partitions(queue.id, &floor(queue, under), under))
+        })?;
         cursor::create(group.id, partitions);
         hold_cursors(attempt, &[group.id]).map(Some)
     })?;
@@ -100,7 +103,7 @@ fn replace_group(queue: &Queue, group: &Group, mode: Mode) -> Result<Option<usiz
         begin_at(queue, id, &beginning, 0, under)?;
         discovery::append(id, 0, &mut beginning.discovery);
         let mut partitions: HashSet<String> =
-            segment::partitions(queue.id, under).into_iter().collect();
+            segment::partitions(queue.id, &floor(queue, under), under).into_iter().collect();
         partitions.extend(located.into_iter().map(|located| located.partition));
         Ok(Some(partitions.len()))
     })
@@ -134,7 +137,8 @@ fn seek_partition(
     mode: Mode,
 ) -> Result<Option<usize>> {
     let is_there = ActiveSnapshot::new_snapshot(|under| {
-        Ok(segment::oldest_from(queue.id, partition, 0, under).is_some()
+        let of = (queue.id, partition);
+        Ok(segment::oldest_from(of, 0, &floor(queue, under), under).is_some()
             || cursor::status(group.id, &group.start, partition, under)?.is_some())
     })?;
     if !is_there {
@@ -165,7 +169,7 @@ fn move_cursor(queue: &Queue, group: &Group, partition: &str, mode: Mode) -> Res
     ActiveSnapshot::new_snapshot(|under| {
         let end = LogEnd::look(queue.identity, under);
         for located in cursor_or_claim::locate(locked, |_| &group.start, under)? {
-            let rows = segment::rows(queue.id, partition, under);
+            let rows = segment::rows((queue.id, partition), &floor(queue, under), under);
             let (mut moved, revoked) = located.cursor.moved_to(end.start_in(&rows, mode));
             moved.settled += unsettled(&located.cursor, &rows) - unsettled(&moved, &rows);
             write_state(queue, &located, (moved, revoked));
@@ -194,7 +198,7 @@ fn replace_cursor(
     let located = locate(group, locked)?;
     ActiveSnapshot::new_snapshot(|under| {
         let end = LogEnd::look(queue.identity, under);
-        let rows = segment::rows(queue.id, partition, under);
+        let rows = segment::rows((queue.id, partition), &floor(queue, under), under);
         let before = UnorderedPartition::of(group, located);
         let mut moved = Cursor::new(end.start_in(&rows, mode));
         moved.last_pop_at = before.last_pop_at();
@@ -208,6 +212,11 @@ fn replace_cursor(
         write_state(queue, &new, (moved, Vec::new()));
         Ok(Some(1))
     })
+}
+
+/// Up to where the queue's log is empty.
+fn floor(queue: &Queue, under: &ActiveSnapshot) -> Rc<Floor> {
+    tally::floors(queue, clock::now(), under).log
 }
 
 /// Messages of a partition that are not settled: read and open, or not read yet.

@@ -6,32 +6,46 @@
 
 use crate::error::Result;
 use crate::pg::clock::{self, Moment, SECOND};
+use crate::pg::session_cache::SessionCache;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::cursor;
 use crate::store::cursor_or_claim::{self, LockAttempt};
 use crate::store::group::{self, Group};
+use crate::store::long_walk::LongWalk;
 use crate::store::progress::{self, Notice};
 use crate::store::queue::Queue;
-use crate::store::sweep::SweepStep;
+use crate::store::sweep::{Bookmark, SweepStep};
 use crate::store::unit::Unit;
 use crate::store::{claim, discovery, receipt, seen_snapshot};
 
 /// Moments looked at at a time.
 const CHUNK: usize = 500;
+/// Number of groups for which the worker remembers how far it has looked.
+const REMEMBERED: usize = 4096;
 /// A step that has found nothing to do looks on for this long, in microseconds.
 const LONGEST_STEP: i64 = SECOND / 20;
 
+thread_local! {
+    /// By group and registration: up to which moment the worker has looked.
+    static LOOKED: SessionCache<(i64, Moment), LongWalk<(Moment, u64)>> =
+        SessionCache::of(REMEMBERED);
+}
+
 /// One step on one queue: put back what leases hold that had expired at `now`. Counts leases. While
 /// the tables stay as they are, the next step has nothing to do before the next lease ends.
-pub fn step(queue: &Queue, now: Moment) -> Result<SweepStep> {
+pub fn step(queue: &Queue, now: Moment, bookmark: Bookmark) -> Result<SweepStep> {
     ActiveSnapshot::new_snapshot(|under| {
         let mut all = SweepStep::idle(Moment::MAX);
         for group in group::of_queue(&queue.name, under)? {
             // A pop that searches for work has looked at all moments before this one.
             let (_, found) = discovery::newest(group.id, under)?.unwrap_or_default();
-            let mut from = found.due;
+            let key = (group.id, group.registered_at);
+            let known = LOOKED.with(|looked| looked.take(&key));
+            let mut known = known.filter(|_| bookmark == Bookmark::InMemory).unwrap_or_default();
+            let mut look = known.begin(now);
+            let mut from = look.from.map_or(found.due, |from| from.max(found.due));
             loop {
-                let due = discovery::due(group.id, from, now, CHUNK, under);
+                let due = look.walk(|| discovery::due(group.id, from, now, CHUNK, under));
                 let is_full = due.len() == CHUNK;
                 from = due.last().map_or(from, |hint| (hint.at, hint.cursor));
                 for unit in due.into_iter().filter_map(|hint| hint.unit) {
@@ -39,6 +53,8 @@ pub fn step(queue: &Queue, now: Moment) -> Result<SweepStep> {
                 }
                 if !is_full {
                     let next = discovery::next_due(group.id, now, under).unwrap_or(Moment::MAX);
+                    let complete_until = known.end(&look, (now, 0), clock::now());
+                    let next = next.min(complete_until);
                     all.idle_until = all.idle_until.map(|until| until.min(next));
                     break;
                 }
@@ -48,6 +64,9 @@ pub fn step(queue: &Queue, now: Moment) -> Result<SweepStep> {
                     break;
                 }
                 pgrx::check_for_interrupts!();
+            }
+            if bookmark == Bookmark::InMemory {
+                LOOKED.with(|looked| looked.keep(key, known));
             }
         }
         Ok(all)

@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 
 use queen_engine::cursor::{Cursor, Readiness};
+use queen_engine::floor::Floor;
 use queen_engine::message::{MessageId, Span, Spans};
 use queen_engine::pop::Pop;
 
@@ -31,6 +32,7 @@ use crate::store::queue::Queue;
 use crate::store::seen_snapshot::{self, SeenSnapshot};
 use crate::store::segment::{Log, LogPage, Stored};
 use crate::store::sweep::SweepStep;
+use crate::store::tally;
 
 /// Claims, or messages, that are read at a time.
 const CHUNK: usize = 1000;
@@ -91,7 +93,8 @@ fn fold(
 ) -> Result<Option<u64>> {
     let found = cursor::status(group.id, &group.start, partition, under)?;
     let before = group.state_in(found.as_ref().map(|(located, _)| located));
-    let folding = Folding::new(queue, group, partition, until, under);
+    let floor = tally::floors(queue, clock::now(), under).log;
+    let folding = Folding::new((queue, &floor), group, partition, until, under);
     let mut after = folding.move_on(before.clone(), LEFT_BEHIND)?;
     let over = folding.settled_behind(&mut after)?;
     if after == before && over.is_empty() {
@@ -137,7 +140,8 @@ pub fn fold_in_pop(
             None => return Ok(()),
         },
     };
-    let folding = Folding::new(queue, group, partition, until, under);
+    let floor = tally::floors(queue, clock::now(), under).log;
+    let folding = Folding::new((queue, &floor), group, partition, until, under);
     let mut after = folding.move_on(before, LEFT_BEHIND)?;
     let mut over = Vec::new();
     match keeps_claims {
@@ -180,7 +184,9 @@ pub fn past_all_claims(
     cursor: Cursor,
     under: &ActiveSnapshot,
 ) -> Result<Cursor> {
-    Folding::new(queue, group, partition, Moment::MAX, under).move_on(cursor, usize::MAX)
+    let floor = tally::floors(queue, clock::now(), under).log;
+    let of = (queue, &*floor);
+    Folding::new(of, group, partition, Moment::MAX, under).move_on(cursor, usize::MAX)
 }
 
 /// The folding of one partition.
@@ -199,7 +205,7 @@ struct Folding<'a> {
 
 impl<'a> Folding<'a> {
     fn new(
-        queue: &Queue,
+        (queue, floor): (&Queue, &'a Floor),
         group: &Group,
         partition: &'a str,
         until: Moment,
@@ -212,6 +218,7 @@ impl<'a> Folding<'a> {
             since: group.start.since,
             until: None,
             is_bare: true,
+            floor,
         };
         let taken = seen_snapshot::describe(under, queue.identity);
         let void_before = queue.identity.void_before;

@@ -15,10 +15,11 @@
 
 mod expired_leases;
 pub mod fold_claims;
+mod removed_queues;
 mod retention;
+mod timers;
 
 use crate::broker::lookup;
-use crate::broker::push::delayed;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::random::random;
@@ -27,9 +28,6 @@ use crate::store::queue::Queue;
 use crate::store::sweep::{self, PAGED_TABLES, PagedTable};
 pub use crate::store::sweep::{Bookmark, SweepStep};
 use crate::store::{claim, discovery, group, locks, timer};
-
-/// Timers that one step moves into the log.
-const TIMERS: usize = 500;
 
 /// A task of a sweep.
 #[derive(Clone, Copy)]
@@ -144,7 +142,7 @@ impl TaskPart<'_> {
     pub fn step(self, bookmark: Bookmark) -> Result<SweepStep> {
         match self {
             TaskPart::Queue(task, queue) => task.step(queue, bookmark),
-            TaskPart::Table(task) => Ok(task.step(bookmark)),
+            TaskPart::Table(task) => task.step(bookmark),
         }
     }
 
@@ -160,35 +158,25 @@ impl TaskPart<'_> {
 impl QueueTask {
     fn step(self, queue: &Queue, bookmark: Bookmark) -> Result<SweepStep> {
         match self {
-            QueueTask::Timers => move_timers(queue),
-            QueueTask::Leases => expired_leases::step(queue, clock::now()),
+            QueueTask::Timers => timers::step(queue),
+            QueueTask::Leases => expired_leases::step(queue, clock::now(), bookmark),
             QueueTask::Claims => fold_claims::step(queue),
             QueueTask::Messages => retention::step(queue, bookmark),
         }
     }
 }
 
-fn move_timers(queue: &Queue) -> Result<SweepStep> {
-    let next = || ActiveSnapshot::new_snapshot(|under| Ok(timer::next(queue.id, under)));
-    let first = next()?;
-    let moved = delayed::deliver_due(queue, first, TIMERS)?;
-    if moved == TIMERS {
-        return Ok(SweepStep { removed: moved as u64, goes_on: true, idle_until: None });
-    }
-    let left = if first.is_some_and(|at| at <= clock::now()) { next()? } else { first };
-    let idle_until = Some(left.unwrap_or(Moment::MAX));
-    Ok(SweepStep { removed: moved as u64, goes_on: false, idle_until })
-}
-
 impl TableTask {
-    fn step(self, bookmark: Bookmark) -> SweepStep {
+    fn step(self, bookmark: Bookmark) -> Result<SweepStep> {
         let now = clock::now();
         match self {
-            TableTask::Markers => sweep::markers(now),
-            TableTask::Paged(table) => table.step(now, bookmark),
+            TableTask::Markers => {
+                ActiveSnapshot::new_snapshot(|under| Ok(sweep::markers(now, bookmark, under)))
+            }
+            TableTask::Paged(table) => Ok(table.step(now, bookmark)),
             TableTask::RemovedQueues => {
                 sweep::owner();
-                sweep::orphans()
+                removed_queues::step()
             }
         }
     }
@@ -214,6 +202,6 @@ fn queues_from_anywhere() -> Result<Vec<Queue>> {
 /// The moment of the next timer of these queues, which may be over.
 pub fn next_timer(queues: &[Queue]) -> Result<Option<Moment>> {
     ActiveSnapshot::new_snapshot(|under| {
-        Ok(queues.iter().filter_map(|queue| timer::next(queue.id, under)).min())
+        Ok(queues.iter().filter_map(|queue| lookup::next_timer(queue, under)).min())
     })
 }

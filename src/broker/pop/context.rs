@@ -3,9 +3,11 @@
 //! snapshot. Takes no lock, writes nothing.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use queen_engine::cursor::{Cursor, Readiness};
 use queen_engine::discovery::Discovery;
+use queen_engine::floor::Floor;
 use queen_engine::pop::Pop;
 
 use crate::pg::clock::Moment;
@@ -14,6 +16,7 @@ use crate::store::group::Group;
 use crate::store::queue::Queue;
 use crate::store::seen_snapshot::{self, SeenSnapshot};
 use crate::store::segment::{Log, LogPage, Stored};
+use crate::store::tally;
 
 /// How much a call wants, and on which terms.
 pub struct PopLimits<'a> {
@@ -46,6 +49,8 @@ pub struct PopContext<'a> {
     pub now: Moment,
     /// What `under` says about transactions.
     pub seen: SeenSnapshot,
+    /// Up to where the queue's log is empty.
+    pub floor: Rc<Floor>,
     pub under: &'a ActiveSnapshot,
 }
 
@@ -67,7 +72,8 @@ impl<'a> PopContext<'a> {
         under: &'a ActiveSnapshot,
     ) -> Self {
         let seen = seen_snapshot::describe(under, queue.identity);
-        Self { limits, queue, group, discovery, now, seen, under }
+        let floor = tally::floors(queue, now, under).log;
+        Self { limits, queue, group, discovery, now, seen, floor, under }
     }
 
     /// Whether a cursor, or a claim, can be popped from; or when that can be.
@@ -77,7 +83,7 @@ impl<'a> PopContext<'a> {
 
     /// The log of a partition, up to messages that are old enough to be delivered. `since`:
     /// messages created before this moment are not for the group.
-    pub fn log<'p>(&self, partition: &'p str, since: Option<Moment>) -> Log<'p> {
+    pub fn log<'p>(&'p self, partition: &'p str, since: Option<Moment>) -> Log<'p> {
         let delay = self.queue.options.delay();
         Log {
             queue: self.queue.id,
@@ -86,6 +92,7 @@ impl<'a> PopContext<'a> {
             since,
             until: (delay > 0).then(|| self.now.saturating_sub(delay)),
             is_bare: false,
+            floor: &self.floor,
         }
     }
 

@@ -46,8 +46,9 @@ fn look(queue_name: &str, group_name: &str, is_last: bool) -> LookResult<bool> {
         });
     };
     ActiveSnapshot::new_snapshot(|under| {
-        let has_timer =
-            found.has_due_timer() && !timer::hold_due(queue.id, clock::now(), 1).is_empty();
+        let now = clock::now();
+        let due = found.next_timer.filter(|next| *next <= now);
+        let has_timer = due.is_some_and(|due| !timer::hold_due(queue.id, due, now, 1).is_empty());
         let Peek { is_any_there, met_lock } = peek(queue, group, &found.discovery, under)?;
         let is_ready = has_timer || is_any_there;
         if is_ready {

@@ -21,7 +21,7 @@ use crate::pg::clock::{self, Moment};
 use crate::pg::session_cache::SessionCache;
 use crate::pg::snapshot::one_snapshot_per_transaction;
 use crate::store::discovery;
-use crate::store::segment::{News, Pushers, news};
+use crate::store::segment::{News, Pushers, news, news_above};
 
 /// With fewer open partitions than this, one in this many searches reads the sources on.
 const LOW_WATER: usize = 128;
@@ -217,7 +217,7 @@ impl<'a> Search<'a> {
         let PopContext { queue, seen, under, .. } = context;
         let snapshot = &seen.snapshot;
         // Most of these transactions have pushed nothing: they were consumers.
-        let mut pushers = Pushers::of(queue.id, &snapshot.holes, under);
+        let mut pushers = Pushers::of(queue.id);
         for (xid, mut key) in state.segments.finished(snapshot) {
             if !pushers.has(xid) {
                 state.segments.finish(xid, snapshot);
@@ -252,9 +252,9 @@ impl<'a> Search<'a> {
     /// Segments in the order of their transactions. Returns how many, or 0 where these are all.
     fn read_new_segments(&mut self) -> usize {
         let Self { state, context, chunk, segments_at: at, .. } = self;
-        let PopContext { queue, seen, under, .. } = context;
+        let PopContext { queue, seen, floor, under, .. } = context;
         let snapshot = &seen.snapshot;
-        let rows = news(queue.id, at.0, &at.1, false, *chunk, under);
+        let rows = news_above(queue.id, floor, (at.0, &at.1), *chunk, under);
         let is_full = rows.len() == *chunk;
         // What a long transaction pushed at its end is younger than what others pushed after its
         // beginning. It is left for later, as if the transaction still ran, and holds nothing up.

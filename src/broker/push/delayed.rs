@@ -13,9 +13,11 @@ use crate::broker::queue::find_or_auto_create;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::random::random;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::admission;
 use crate::store::queue::Queue;
 use crate::store::timer::{self, Due, NewTimer};
+use crate::store::{seen_snapshot, tally};
 use crate::wait::waiters::{self, PartitionHash, Topic};
 
 /// How many due messages one pop moves into the log at most: its transaction holds them until it
@@ -46,11 +48,24 @@ pub fn push_later(message: &Message, delay: i64) -> Result<Pushed> {
         0 => format!("\u{1}{}", random_id()),
         _ => format!("\u{1}{partition}\u{1f}{transaction_id}"),
     };
-    let is_new = message.as_timer(&queue, &key, &transaction_id, now + delay).add();
+    let deliver_at = moment_of(&queue, now.saturating_add(delay))?;
+    let is_new = message.as_timer(&queue, &key, &transaction_id, deliver_at).add();
     Ok(match is_new {
         true => Pushed::scheduled(transaction_id),
         false => Pushed::duplicate_of(None, transaction_id),
     })
+}
+
+/// The moment for which a timer is set that is to be delivered at `wanted`: that one, if it lies
+/// ahead. Otherwise the present one, so that the timer is where readers begin to look. They know
+/// which transactions may have timers before that: so this transaction gets its id before it looks
+/// at the clock ([`TimerFloor`](queen_engine::floor::TimerFloor)).
+pub fn moment_of(queue: &Queue, wanted: Moment) -> Result<Moment> {
+    seen_snapshot::assign_xid(queue.identity);
+    let now = clock::now();
+    let floors = ActiveSnapshot::latest_snapshot(|under| Ok(tally::floors(queue, now, under)))?;
+    // The clock may have been set back.
+    Ok(wanted.max(now).max(floors.timers.at))
 }
 
 impl Message {
@@ -80,11 +95,9 @@ impl Message {
 /// and a message whose transaction_id one is pushing, is left for later.
 pub fn deliver_due(queue: &Queue, next: Option<Moment>, limit: usize) -> Result<usize> {
     let now = clock::now();
-    if next.is_none_or(|next| next > now) {
-        return Ok(0);
-    }
+    let Some(first) = next.filter(|next| *next <= now) else { return Ok(0) };
     let mut partitions: BTreeMap<String, Vec<Due>> = BTreeMap::new();
-    for due in timer::hold_due(queue.id, now, limit) {
+    for due in timer::hold_due(queue.id, first, now, limit) {
         partitions.entry(due.partition.clone()).or_default().push(due);
     }
     let mut count = 0;

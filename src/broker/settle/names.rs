@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use queen_engine::floor::Floor;
 use queen_engine::message::{MessageId, Span, Spans};
 use queen_engine::settle::{Named, Status};
 
@@ -105,7 +106,9 @@ impl LockedLease {
         let here: Vec<&(Span, usize)> =
             runs.filter(|(_, place)| self.held[*place].partition() == partition).collect();
         let queue = self.queue;
-        let log = Log { queue, partition, group: 0, since: None, until: None, is_bare: false };
+        let floor = &Floor::default();
+        let log =
+            Log { queue, partition, group: 0, since: None, until: None, is_bare: false, floor };
         let mut names = Vec::new();
         let scratch = Scratch::new();
         ActiveSnapshot::new_snapshot(|under| {

@@ -83,7 +83,7 @@ impl ArrivalCount {
     /// have ended since.
     fn count_late(&mut self, taken: &SeenSnapshot, under: &ActiveSnapshot) {
         let snapshot = &taken.snapshot;
-        let mut pushers = Pushers::of(self.queue, &snapshot.holes, under);
+        let mut pushers = Pushers::of(self.queue);
         for (xid, mut key) in self.tally.stream.finished(snapshot) {
             while pushers.has(xid) {
                 let rows = news(self.queue, xid, &key, true, CHUNK, under);
@@ -148,6 +148,11 @@ impl ArrivalCount {
         tally::need_newest(self.queue, name, self.revision)
     }
 
+    /// Whether it has at least so many segments that the written count has not.
+    pub fn has_unwritten(&self, segments: usize) -> bool {
+        self.unwritten >= segments
+    }
+
     /// Write the count. The caller holds the lock `tally` of the queue.
     pub fn write(&self) {
         tally::append(self.queue, self.revision, &self.tally);
@@ -155,11 +160,13 @@ impl ArrivalCount {
 
     /// Write the count if it has at least so many segments that the written one has not. Does
     /// nothing where another transaction has written a newer count, or holds the lock `tally`.
-    pub fn write_if_worth(&self, segments: usize) -> Result<()> {
-        if self.unwritten >= segments && tally::try_lead(self.queue, self.revision)? {
+    /// Whether it has written it.
+    pub fn write_if_worth(&self, segments: usize) -> Result<bool> {
+        let writes = self.has_unwritten(segments) && tally::try_lead(self.queue, self.revision)?;
+        if writes {
             self.write();
         }
-        Ok(())
+        Ok(writes)
     }
 }
 

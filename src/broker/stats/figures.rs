@@ -102,7 +102,7 @@ impl Figures {
     fn add_queue(&mut self, queue: &Queue, under: &ActiveSnapshot) -> Result<()> {
         let taken = seen_snapshot::describe(under, queue.identity);
         let count = ArrivalCount::as_of(queue.id, &taken, None, under)?;
-        let partitions = segment::partitions(queue.id, under);
+        let partitions = segment::partitions(queue.id, &count.tally.floor, under);
         let (count, partitions) = (&count, &partitions[..]);
         let replays = replay::of_queue(queue.id, under);
         let counter = GroupCounter { queue, count, partitions, replays, now: clock::now(), under };
@@ -120,10 +120,10 @@ impl Figures {
             messages: count.retained(),
             bytes: count.bytes(),
             arrived: count.arrived(),
-            oldest: segment::oldest(queue.id, count.tally.floor, under),
+            oldest: segment::oldest(queue.id, &count.tally.floor, under),
             partitions: partitions.len() as i64,
             groups,
-            timers: timer::count(queue.id, under),
+            timers: timer::count(queue.id, count.tally.timers.from(&taken.snapshot), under),
         });
         Ok(())
     }
@@ -252,8 +252,9 @@ impl GroupCounter<'_> {
             let is_settled = |segment, messages: u16| {
                 (0..messages).all(|index| settled.contains(&MessageId::new(segment, index)))
             };
-            let (queue, from) = (self.queue.id, base.position + 1);
-            let ahead = segment::oldest_but(queue, partition, from, is_settled, self.under);
+            let (of, from) = ((self.queue.id, partition), base.position + 1);
+            let floor = &self.count.tally.floor;
+            let ahead = segment::oldest_but(of, from, floor, is_settled, self.under);
             earlier(behind, ahead)
         };
         self.partitions.iter().filter_map(|partition| in_partition(partition)).min()
@@ -261,7 +262,8 @@ impl GroupCounter<'_> {
 
     /// When the first segment of the partition, from this one on, was pushed.
     fn oldest(&self, partition: &str, from: u64) -> Option<Moment> {
-        segment::oldest_from(self.queue.id, partition, from, self.under)
+        let floor = &self.count.tally.floor;
+        segment::oldest_from((self.queue.id, partition), from, floor, self.under)
     }
 }
 

@@ -2,4 +2,5 @@
 
 pub mod count;
 pub mod figures;
+pub mod floor;
 pub mod metrics;

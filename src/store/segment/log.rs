@@ -3,10 +3,12 @@
 
 use std::ops::ControlFlow;
 
+use queen_engine::floor::Floor;
 use queen_engine::holes::Holes;
 use queen_engine::message::Spans;
 use queen_engine::pop::Read;
 
+use super::low_end::scan_partition;
 use super::stored::{Contents, Stored};
 use super::{
     CREATED_AT, HEADERS, ID, IN_ORDER, N, NEWS, ONLY_GROUP, PARTITION, PAYLOADS, QUEUE_ID,
@@ -33,6 +35,8 @@ pub struct Log<'a> {
     pub until: Option<Moment>,
     /// Segments are read without their contents.
     pub is_bare: bool,
+    /// Up to where the queue's log is empty.
+    pub floor: &'a Floor,
 }
 
 /// What a read found.
@@ -77,12 +81,8 @@ impl Log<'_> {
 
     fn beyond(&self, after: u64, limit: usize, under: &ActiveSnapshot) -> Vec<Stored> {
         let mut rows = Vec::new();
-        let keys = [
-            (QUEUE_ID, Key::Is(Value::Int(self.queue))),
-            (PARTITION, Key::Is(Value::Text(self.partition))),
-            (ID, Key::Above(Value::Int(signed(after)))),
-        ];
-        IN_ORDER.scan::<()>(&keys, ScanEnd::Start, under, |row| {
+        let of = (self.queue, self.partition);
+        scan_partition::<()>(of, after + 1, self.floor, limit, under, |row| {
             rows.push(self.stored(row));
             if rows.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
@@ -117,16 +117,17 @@ impl Log<'_> {
     }
 
     /// The ids of late segments, in order. Most transactions of `from` are those of consumers and
-    /// have pushed nothing, so the scan leaps from one that has pushed to the next.
+    /// have pushed nothing, so the scan leaps from one that may have pushed to the next. Of an open
+    /// bulk load it steps over no rows.
     fn late(&self, late: &Late<'_>, limit: usize, under: &ActiveSnapshot) -> Vec<i64> {
         let Late { from, running, .. } = late;
         let mut ids = Vec::new();
         let mut next = from.first_from(0);
         while let Some(hole) = next {
-            let leap = leap(self.queue, hole, running, under);
+            let leap = leap(self.queue, hole);
             next = from.first_from(leap.clear_below);
             if let Some(xid) = leap.pusher {
-                if next == Some(xid) {
+                if next == Some(xid) && !running.contains(xid) {
                     self.late_of(xid, late, limit, under, &mut ids);
                 }
                 next = from.first_from(xid + 1);
@@ -177,51 +178,43 @@ impl Log<'_> {
     }
 }
 
-/// What one look for transactions that have pushed has found.
-pub(super) struct Leap {
+/// What one look for transactions that may have pushed has found.
+struct Leap {
     /// The transaction id of the first.
-    pub(super) pusher: Option<u64>,
-    /// From where the look began up to this id, and without it, no visible segment of the queue is
-    /// of any transaction. It is the pusher, or else the next of those that run; without either
-    /// there is no bound.
-    pub(super) clear_below: u64,
+    pusher: Option<u64>,
+    /// From where the look began up to this id, and without it, no segment of the queue is of any
+    /// transaction. It is the pusher; without one there is no bound.
+    clear_below: u64,
 }
 
-/// Look for the first transaction, not below `xid`, that has pushed to the queue. The look ends at
-/// the next of `running`: else it would step over all the rows that an open bulk load has written
-/// so far.
-pub(super) fn leap(queue: i64, xid: u64, running: &Holes, under: &ActiveSnapshot) -> Leap {
-    let end = running.first_from(xid);
-    let mut keys = vec![
-        (QUEUE_ID, Key::Is(Value::Int(queue))),
-        (XID, Key::Above(Value::Int(signed(xid) - 1))),
-    ];
-    keys.extend(end.map(|end| (XID, Key::UpTo(Value::Int(signed(end) - 1)))));
+/// Look for the first transaction, not below `xid`, that has pushed to the queue. What it pushed
+/// may be deleted, or not committed: so this is one look-up, whatever has been deleted there.
+fn leap(queue: i64, xid: u64) -> Leap {
+    let keys =
+        [(QUEUE_ID, Key::Is(Value::Int(queue))), (XID, Key::Above(Value::Int(signed(xid) - 1)))];
     let read = |row: &Tuple| ControlFlow::Break(unsigned(row.need(XID)));
-    let pusher = NEWS.scan(&keys, ScanEnd::Start, under, read);
-    Leap { pusher, clear_below: pusher.or(end).unwrap_or(u64::MAX) }
+    let pusher = NEWS.scan_any(&keys, ScanEnd::Start, read);
+    Leap { pusher, clear_below: pusher.unwrap_or(u64::MAX) }
 }
 
-/// Which transactions have pushed to a queue, asked in ascending order: for readers that come back
-/// to transactions which were running when they passed them. Most of these have pushed nothing,
-/// being consumers, and one look answers for all up to the next that has.
-pub struct Pushers<'a> {
+/// Which transactions may have pushed to a queue, asked in ascending order: for readers that come
+/// back to transactions which were running when they passed them. Most of these have pushed
+/// nothing, being consumers, and one look answers for all up to the next that has.
+pub struct Pushers {
     queue: i64,
-    running: &'a Holes,
     last: Leap,
-    under: &'a ActiveSnapshot,
 }
 
-impl<'a> Pushers<'a> {
-    /// `running`: the transactions that the snapshot does not show.
-    pub fn of(queue: i64, running: &'a Holes, under: &'a ActiveSnapshot) -> Self {
-        Self { queue, running, last: Leap { pusher: None, clear_below: 0 }, under }
+impl Pushers {
+    pub fn of(queue: i64) -> Self {
+        Self { queue, last: Leap { pusher: None, clear_below: 0 } }
     }
 
-    /// Whether a transaction, which is not below the one asked about before, has pushed.
+    /// Whether a transaction, which is not below the one asked about before, may have pushed. What
+    /// it pushed may be deleted.
     pub fn has(&mut self, xid: u64) -> bool {
         if xid >= self.last.clear_below && self.last.pusher != Some(xid) {
-            self.last = leap(self.queue, xid, self.running, self.under);
+            self.last = leap(self.queue, xid);
         }
         self.last.pusher == Some(xid)
     }

@@ -10,17 +10,19 @@
 //! relies on this: what may still appear below its position comes from transactions that it knows.
 
 mod log;
+mod low_end;
 mod stored;
 mod survey;
 
 use pgrx::pg_sys;
 
 pub use self::log::{Log, LogPage, Pushers};
-pub use self::stored::{Contents, Stored, Unpacked};
-pub use self::survey::{
-    News, SegmentSummary, count_of, first_pusher, newest_xid, news, oldest, oldest_but,
-    oldest_from, partitions, position_before, rows,
+pub use self::low_end::{
+    Gap, SegmentSummary, first_pusher, news_above, news_across, oldest, oldest_but, oldest_from,
+    partitions, rows, still_excepted,
 };
+pub use self::stored::{Contents, Stored, Unpacked};
+pub use self::survey::{News, count_of, newest_xid, news, position_before};
 use super::{signed, unsigned};
 use crate::pg::clock::{At, Moment};
 use crate::pg::columns::arg;
@@ -159,6 +161,28 @@ static DELETE: Statement = Statement::new(
              WHERE queue_id = $1 AND partition = $2 AND id = gone.id OFFSET 0) AS s))",
     &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::INT8ARRAYOID],
 );
+
+static DELETE_FREE: Statement = Statement::new(
+    "DELETE FROM queen_mq.segment WHERE ctid = ANY (ARRAY(
+         SELECT s.ctid FROM unnest($3) AS gone(id) CROSS JOIN LATERAL (
+             SELECT ctid FROM queen_mq.segment
+             WHERE queue_id = $1 AND partition = $2 AND id = gone.id
+             OFFSET 0 FOR UPDATE SKIP LOCKED) AS s))",
+    &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::INT8ARRAYOID],
+);
+
+/// Delete segments of one partition, but for those that another transaction has locked; returns how
+/// many.
+pub fn delete_free(queue: i64, partition: &str, ids: &[u64]) -> u64 {
+    let ids: Vec<i64> = ids.iter().copied().map(signed).collect();
+    DELETE_FREE.run(&[arg(queue), arg(partition), arg(ids)]).affected() as u64
+}
+
+/// The queues that have segments, or had some that are still in the index. Costs one look-up for
+/// each.
+pub fn queues() -> Vec<i64> {
+    NEWS.leading_numbers(QUEUE_ID)
+}
 
 /// Delete segments of one partition, with the entries of their replays.
 pub fn delete(queue: i64, partition: &str, ids: &[u64]) {

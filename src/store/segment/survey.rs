@@ -4,11 +4,9 @@
 use std::ops::ControlFlow;
 
 use pgrx::pg_sys;
-use queen_engine::holes::Holes;
 use queen_engine::tally::Arrived;
 
-use super::log::leap;
-use super::{CREATED_AT, ID, IN_ORDER, N, NEWS, ONLY_GROUP, PARTITION, PAYLOADS, QUEUE_ID, XID};
+use super::{CREATED_AT, ID, N, NEWS, ONLY_GROUP, PARTITION, PAYLOADS, QUEUE_ID, XID};
 use crate::pg::clock::{At, Moment};
 use crate::pg::columns::{Columns, arg};
 use crate::pg::key::{Key, Value};
@@ -54,101 +52,11 @@ pub fn count_of(queue: i64, ranges: &[(u64, u64, u64)], under: &ActiveSnapshot) 
     COUNT_OF.read(&args, under).first().and_then(|row| row.only()).unwrap_or(0)
 }
 
-/// When the first visible segment of the partition from `from` on was written.
-pub fn oldest_from(
-    queue: i64,
-    partition: &str,
-    from: u64,
-    under: &ActiveSnapshot,
-) -> Option<Moment> {
-    let keys = [
-        (QUEUE_ID, Key::Is(Value::Int(queue))),
-        (PARTITION, Key::Is(Value::Text(partition))),
-        (ID, Key::Above(Value::Int(signed(from) - 1))),
-    ];
-    IN_ORDER
-        .scan(&keys, ScanEnd::Start, under, |row| ControlFlow::Break(row.need::<At>(CREATED_AT).0))
-}
-
-/// When the first visible segment of the partition from `from` on was written that is not one of
-/// `these`, which is asked for a segment's id and the number of its messages.
-pub fn oldest_but(
-    queue: i64,
-    partition: &str,
-    from: u64,
-    these: impl Fn(u64, u16) -> bool,
-    under: &ActiveSnapshot,
-) -> Option<Moment> {
-    let keys = [
-        (QUEUE_ID, Key::Is(Value::Int(queue))),
-        (PARTITION, Key::Is(Value::Text(partition))),
-        (ID, Key::Above(Value::Int(signed(from) - 1))),
-    ];
-    IN_ORDER.scan(&keys, ScanEnd::Start, under, |row| {
-        match these(unsigned(row.need(ID)), row.need::<i16>(N) as u16) {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(row.need::<At>(CREATED_AT).0),
-        }
-    })
-}
-
 /// The highest transaction id in the index of the queue's log. Its row may be deleted, or not
 /// committed: so this is one look-up, however many rows have been deleted at that end.
 pub fn newest_xid(queue: i64) -> Option<u64> {
     let keys = [(QUEUE_ID, Key::Is(Value::Int(queue)))];
     NEWS.scan_any(&keys, ScanEnd::End, |row| ControlFlow::Break(unsigned(row.need(XID))))
-}
-
-/// When the first segment of the queue, in the order of transactions from `floor` on, was written.
-pub fn oldest(queue: i64, floor: u64, under: &ActiveSnapshot) -> Option<Moment> {
-    let keys =
-        [(QUEUE_ID, Key::Is(Value::Int(queue))), (XID, Key::Above(Value::Int(signed(floor) - 1)))];
-    NEWS.scan(&keys, ScanEnd::Start, under, |row| ControlFlow::Break(row.need::<At>(CREATED_AT).0))
-}
-
-/// The transaction of the first segment of the queue, not below `floor`.
-pub fn first_pusher(queue: i64, floor: u64, under: &ActiveSnapshot) -> Option<u64> {
-    leap(queue, floor, &Holes::none(), under).pusher
-}
-
-/// The partitions of a queue that hold a visible segment, by name. Costs one look-up for each.
-pub fn partitions(queue: i64, under: &ActiveSnapshot) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
-    loop {
-        let mut keys = vec![(QUEUE_ID, Key::Is(Value::Int(queue)))];
-        keys.extend(found.last().map(|last| (PARTITION, Key::Above(Value::Text(last)))));
-        let next = IN_ORDER
-            .scan(&keys, ScanEnd::Start, under, |row| ControlFlow::Break(row.need(PARTITION)));
-        match next {
-            Some(partition) => found.push(partition),
-            None => return found,
-        }
-    }
-}
-
-/// A segment without its contents.
-pub struct SegmentSummary {
-    pub id: u64,
-    pub xid: u64,
-    pub created_at: Moment,
-    pub messages: u64,
-}
-
-/// Every visible segment of a partition, in order.
-pub fn rows(queue: i64, partition: &str, under: &ActiveSnapshot) -> Vec<SegmentSummary> {
-    let mut rows = Vec::new();
-    let keys =
-        [(QUEUE_ID, Key::Is(Value::Int(queue))), (PARTITION, Key::Is(Value::Text(partition)))];
-    IN_ORDER.scan::<()>(&keys, ScanEnd::Start, under, |row| {
-        rows.push(SegmentSummary {
-            id: unsigned(row.need(ID)),
-            xid: unsigned(row.need(XID)),
-            created_at: row.need::<At>(CREATED_AT).0,
-            messages: u64::from(row.need::<i16>(N) as u16),
-        });
-        ControlFlow::Continue(())
-    });
-    rows
 }
 
 /// A segment as the search for work meets it.
@@ -171,7 +79,28 @@ pub fn news(
 ) -> Vec<News> {
     let (queue, xid) = (Value::Int(queue), Value::Int(signed(xid)));
     let (partition, segment) = (Value::Text(&key.0), Value::Int(signed(key.1)));
-    let read = |row: &Tuple| News {
+    match within {
+        true => NEWS.after(&[queue, xid], &[partition, segment], None, limit, under, read_news),
+        false => NEWS.after(&[queue], &[xid, partition, segment], None, limit, under, read_news),
+    }
+}
+
+/// Up to `limit` segments of the queue after `at`, in order, up to those of the transaction `last`.
+pub(super) fn news_upto(
+    queue: i64,
+    (xid, key): (u64, &(String, u64)),
+    last: u64,
+    limit: usize,
+    under: &ActiveSnapshot,
+) -> Vec<News> {
+    let (partition, segment) = (Value::Text(&key.0), Value::Int(signed(key.1)));
+    let after = [Value::Int(signed(xid)), partition, segment];
+    let bound = Some(Value::Int(signed(last)));
+    NEWS.after(&[Value::Int(queue)], &after, bound, limit, under, read_news)
+}
+
+fn read_news(row: &Tuple) -> News {
+    News {
         segment: Arrived {
             xid: unsigned(row.need(XID)),
             key: (row.need(PARTITION), unsigned(row.need(ID))),
@@ -180,9 +109,5 @@ pub fn news(
         },
         created_at: row.need::<At>(CREATED_AT).0,
         only_group: row.get(ONLY_GROUP),
-    };
-    match within {
-        true => NEWS.after(&[queue, xid], &[partition, segment], None, limit, under, read),
-        false => NEWS.after(&[queue], &[xid, partition, segment], None, limit, under, read),
     }
 }

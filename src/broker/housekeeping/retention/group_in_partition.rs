@@ -12,7 +12,7 @@ use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::table::RowLocation;
 use crate::store::cursor;
 use crate::store::cursor_or_claim::{self, LockAttempt};
-use crate::store::group::{self, Group};
+use crate::store::group::Group;
 use crate::store::located::Located;
 use crate::store::progress::{self, Notice};
 use crate::store::seen_snapshot;
@@ -100,9 +100,9 @@ impl<'a> GroupInPartition<'a> {
         }
     }
 
-    /// Take what the group had not settled of these segments off what is pending for it. All that
-    /// [`Self::try_lock`] locks is locked.
-    pub fn write_off(&self, segments: &[News]) {
+    /// Let go what the group had not settled of these segments; returns how many messages are to be
+    /// taken off what is pending for it. All that [`Self::try_lock`] locks is locked.
+    pub fn let_go(&self, segments: &[News]) -> i64 {
         let (mut unread, mut waiting) = (0, 0);
         for row in segments {
             match self.status(row) {
@@ -113,14 +113,14 @@ impl<'a> GroupInPartition<'a> {
         }
         match &self.claims {
             Some(claims) => {
-                group::write_off(self.group.id, unread + waiting);
                 claims.remove_unsettled(segments, self.ages);
+                unread + waiting
             }
             None => {
-                group::write_off(self.group.id, unread);
                 if unread + waiting > 0 {
                     self.pass_over(segments, waiting);
                 }
+                unread
             }
         }
     }

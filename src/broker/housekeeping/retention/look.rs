@@ -9,16 +9,14 @@ use std::collections::BTreeMap;
 
 use super::ages::Ages;
 use super::group_in_partition::{GroupInPartition, may_go};
+use super::reading::{LogPlace, Reading};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment, SECOND};
 use crate::pg::session_cache::SessionCache;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::group::Group;
-use crate::store::segment::{News, news};
+use crate::store::segment::News;
 use crate::store::sweep::SweepStep;
-
-/// A place in the log of a queue: (xid, (partition, segment)).
-pub type LogPlace = (u64, (String, u64));
 
 /// Segments that are looked at at a time.
 pub const STEP: usize = 1000;
@@ -85,15 +83,16 @@ pub struct Looking<'a> {
     pub ages: &'a Ages<'a>,
     /// All groups of the queue.
     pub groups: &'a [Group],
+    pub log: &'a Reading<'a>,
     pub under: &'a ActiveSnapshot,
 }
 
 impl Looking<'_> {
-    /// Look for a segment that may go, from where the last look has ended, or else from the
-    /// transaction `floor` on. Takes no lock.
-    pub fn look(&self, floor: u64) -> Result<Look> {
+    /// Look for a segment that may go, from where the last look has ended, or else from the log's
+    /// floor on. Takes no lock.
+    pub fn look(&self) -> Result<Look> {
         let (queue, now) = (self.ages.queue.id, self.ages.now);
-        let start = (floor, Default::default());
+        let start = LogPlace::default();
         let mut looked = LOOKED.with(|looked| looked.take(&queue)).unwrap_or_default();
         // A rest that is longer than any was noted before the clock was set back.
         let rests = (1..=LONGEST_REST).contains(&(looked.rests_until - now));
@@ -139,7 +138,7 @@ impl Looking<'_> {
         soonest: &mut Moment,
     ) -> Result<End> {
         loop {
-            let rows = news(self.ages.queue.id, at.0, &at.1, false, most, self.under);
+            let rows = self.log.news(&at, most);
             let is_old = |row: &&News| self.ages.is_due(row.created_at);
             let old = rows.iter().take_while(is_old).count();
             if let Some(young) = rows.get(old) {

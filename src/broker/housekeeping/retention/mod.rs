@@ -15,22 +15,23 @@ mod ages;
 mod claims;
 mod group_in_partition;
 mod look;
+mod reading;
 mod segment_status;
 
 use std::collections::BTreeMap;
 
-use queen_engine::holes::Snapshot;
-
 use self::ages::Ages;
 use self::group_in_partition::{GroupInPartition, may_go};
-use self::look::{LogPlace, Look, Looking, STEP};
+use self::look::{Look, Looking, STEP};
+use self::reading::{LogPlace, Reading};
 use crate::broker::stats::count::{ArrivalCount, SEGMENTS_WORTH_A_WRITE, set_missing_baseline};
+use crate::broker::stats::floor;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
-use crate::store::segment::{self, News, news};
+use crate::store::segment::{self, News};
 use crate::store::sweep::{Bookmark, SweepStep};
 use crate::store::{locks, seen_snapshot, tally};
 
@@ -43,7 +44,7 @@ pub fn step(queue: &Queue, bookmark: Bookmark) -> Result<SweepStep> {
         let ages = Ages { queue, now };
         let groups = group::of_queue(&queue.name, under)?;
         let due_at =
-            segment::oldest(queue.id, count.tally.floor, under).map_or(Moment::MAX, |at| {
+            segment::oldest(queue.id, &count.tally.floor, under).map_or(Moment::MAX, |at| {
                 match groups.is_empty() {
                     true => ages.over_at(at),
                     false => ages.due_at(at),
@@ -52,19 +53,22 @@ pub fn step(queue: &Queue, bookmark: Bookmark) -> Result<SweepStep> {
         let is_new = groups.iter().any(|group| group.baseline.is_none());
         if !(due_at <= now || is_new) || !count.is_complete() {
             let goes_on = !count.is_complete();
-            count.write_if_worth(if goes_on { 1 } else { SEGMENTS_WORTH_A_WRITE })?;
+            write_count(queue, &count, if goes_on { 1 } else { SEGMENTS_WORTH_A_WRITE })?;
             let idle_until = (!goes_on).then_some(due_at);
             return Ok(SweepStep { removed: 0, goes_on, idle_until });
         }
-        let mut retention = Retention { ages, groups, snapshot: &taken.snapshot, under };
+        let floor = count.tally.floor.clone();
+        let snapshot = &taken.snapshot;
+        let log = Reading { queue, floor: &floor, snapshot, bookmark, under };
+        let mut retention = Retention { ages, groups, log, under };
         let from = match bookmark {
             Bookmark::InTable => count.tally.swept.clone(),
             // The baseline of a new group is written in any case.
             Bookmark::InMemory if is_new => count.tally.swept.clone(),
-            Bookmark::InMemory => match retention.looking().look(count.tally.floor)? {
+            Bookmark::InMemory => match retention.looking().look()? {
                 Look::MayGo(place) => place,
                 Look::Nothing(step) => {
-                    count.write_if_worth(SEGMENTS_WORTH_A_WRITE)?;
+                    write_count(queue, &count, SEGMENTS_WORTH_A_WRITE)?;
                     return Ok(step);
                 }
             },
@@ -76,34 +80,38 @@ pub fn step(queue: &Queue, bookmark: Bookmark) -> Result<SweepStep> {
         }
         let groups = &mut retention.groups;
         groups.iter_mut().for_each(|group| set_missing_baseline(&count, group, under));
-        retention.run(from, bookmark, &mut count)
+        retention.run(from, &mut count)
     })
+}
+
+/// Write the count if it has so many segments that the written one has not, and with it how far
+/// segment ids have come.
+fn write_count(queue: &Queue, count: &ArrivalCount, segments: usize) -> Result<()> {
+    match count.write_if_worth(segments)? {
+        true => floor::note_waterline(queue),
+        false => Ok(()),
+    }
 }
 
 /// One step, which holds the lock `tally` of the queue and the rows of its groups.
 struct Retention<'a> {
     ages: Ages<'a>,
     groups: Vec<Group>,
-    snapshot: &'a Snapshot,
+    log: Reading<'a>,
     under: &'a ActiveSnapshot,
 }
 
 impl Retention<'_> {
     fn looking(&self) -> Looking<'_> {
-        Looking { ages: &self.ages, groups: &self.groups, under: self.under }
+        let Self { ages, groups, log, under } = self;
+        Looking { ages, groups, log, under }
     }
 
     /// Delete what may go of the segments after `from`.
-    fn run(
-        &self,
-        from: LogPlace,
-        bookmark: Bookmark,
-        count: &mut ArrivalCount,
-    ) -> Result<SweepStep> {
-        let queue = self.ages.queue.id;
+    fn run(&self, from: LogPlace, count: &mut ArrivalCount) -> Result<SweepStep> {
+        let Reading { queue, bookmark, .. } = self.log;
         let before = count.tally.clone();
-        let (xid, key) = from;
-        let rows = news(queue, xid, &key, false, STEP, self.under);
+        let rows = self.log.news(&from, STEP);
         let mut is_full = rows.len() == STEP;
         let mut partitions = BTreeMap::<String, Vec<News>>::new();
         let (mut last, most) = (None, self.most_partitions());
@@ -117,38 +125,41 @@ impl Retention<'_> {
             partitions.entry(partition.clone()).or_default().push(row);
         }
         let mut removed = 0;
+        let mut lost = vec![0; self.groups.len()];
         for (partition, rows) in partitions {
-            for gone in self.clean(&partition, rows)? {
+            for gone in self.clean(&partition, rows, &mut lost)? {
                 removed += gone.segment.messages;
                 count.tally.remove(gone.segment.messages, gone.segment.bytes);
             }
             pgrx::check_for_interrupts!();
         }
+        // Once a step: each is a new version of a row that every session looks up.
+        for (group, lost) in self.groups.iter().zip(lost) {
+            group::write_off(group.id, lost);
+        }
         let goes_on = is_full && last.is_some();
         let goes_on_after = last.filter(|_| goes_on);
         if bookmark == Bookmark::InMemory {
-            look::go_on_after(queue, goes_on_after.clone());
+            look::go_on_after(queue.id, goes_on_after.clone());
+        }
+        if removed > 0 {
+            count.tally.floor = floor::raise(queue, &before.floor)?;
         }
         if removed > 0 || bookmark == Bookmark::InTable {
-            count.tally.floor = count.tally.floor.max(self.floor(count.tally.floor));
             // From the end of what is old back to the start: groups may have settled something
             // since.
-            let start = (count.tally.floor, Default::default());
-            count.tally.swept = goes_on_after.unwrap_or(start);
+            count.tally.swept = goes_on_after.unwrap_or_default();
         }
         match count.tally == before {
-            true => count.write_if_worth(SEGMENTS_WORTH_A_WRITE)?,
-            false => count.write(),
+            true => write_count(queue, count, SEGMENTS_WORTH_A_WRITE)?,
+            false => {
+                count.write();
+                if count.has_unwritten(SEGMENTS_WORTH_A_WRITE) {
+                    floor::note_waterline(queue)?;
+                }
+            }
         }
         Ok(SweepStep { removed, goes_on, idle_until: None })
-    }
-
-    /// A transaction id below which the log has no segment and gets none: that of the first visible
-    /// segment, or that of the first transaction that the snapshot does not show, if it is lower.
-    fn floor(&self, from: u64) -> u64 {
-        let first = segment::first_pusher(self.ages.queue.id, from, self.under);
-        let not_shown = self.snapshot.holes.first_from(0).into_iter().chain(self.snapshot.own);
-        first.into_iter().chain(not_shown).min().unwrap_or(self.snapshot.next)
     }
 
     /// How many partitions this transaction may still clean. A group without order takes a lock for
@@ -161,8 +172,9 @@ impl Retention<'_> {
         }
     }
 
-    /// Delete those of the old segments of one partition that may go; returns them.
-    fn clean(&self, partition: &str, rows: Vec<News>) -> Result<Vec<News>> {
+    /// Delete those of the old segments of one partition that may go; returns them. Adds to `lost`
+    /// what is to be taken off what is pending for each group.
+    fn clean(&self, partition: &str, rows: Vec<News>, lost: &mut [i64]) -> Result<Vec<News>> {
         let read = |group| GroupInPartition::read(group, &self.ages, partition, &rows, self.under);
         let groups = self.groups.iter().map(read).collect::<Result<Vec<_>>>()?;
         let gone: Vec<News> =
@@ -175,7 +187,9 @@ impl Retention<'_> {
                 return Ok(Vec::new());
             }
         }
-        groups.iter().for_each(|group| group.write_off(&gone));
+        for (group, lost) in groups.iter().zip(lost) {
+            *lost += group.let_go(&gone);
+        }
         let ids: Vec<u64> = gone.iter().map(|row| row.segment.key.1).collect();
         segment::delete(self.ages.queue.id, partition, &ids);
         Ok(gone)

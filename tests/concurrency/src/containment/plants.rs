@@ -141,8 +141,8 @@ DO $plant$
 DECLARE t text;
 BEGIN
     FOREACH t IN ARRAY ARRAY['queue', 'segment', 'admission', 'consumer_group', 'cursor',
-        'claim', 'progress', 'discovery', 'tally', 'timer', 'replay', 'lease_set', 'receipt',
-        'dead_letter', 'marker', 'sweep', 'identity'] LOOP
+        'claim', 'progress', 'discovery', 'tally', 'waterline', 'timer', 'replay', 'lease_set',
+        'receipt', 'dead_letter', 'marker', 'sweep', 'identity'] LOOP
         EXECUTE format('CREATE TEMP TABLE %I (id bigint, name text)', t);
     END LOOP;
     FOREACH t IN ARRAY ARRAY['pg_class', 'pg_extension', 'pg_namespace', 'pg_proc',

@@ -1,0 +1,93 @@
+//! The task `timers`: move due timers into the log; and note from which moment on the queue may
+//! have timers, where that saves the next calls a walk.
+//!
+//! Each pop of a queue asks for its next timer, at the end of the index where timers are deleted.
+//! While a transaction holds an old snapshot, these stay in the index. So the count of the queue
+//! has a floor for timers ([`TimerFloor`](queen_engine::floor::TimerFloor)). A session raises it in
+//! two steps of this task, the second of which sees that nothing was left behind at the time of the
+//! first. It takes the lock `tally` of the queue by a try.
+
+use queen_engine::holes::Holes;
+
+use crate::broker::push::delayed;
+use crate::error::Result;
+use crate::pg::clock::{self, Moment, SECOND};
+use crate::pg::session_cache::SessionCache;
+use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
+use crate::pg::usage;
+use crate::store::queue::Queue;
+use crate::store::sweep::SweepStep;
+use crate::store::{seen_snapshot, tally, timer};
+
+/// Timers that one step moves into the log.
+const TIMERS: usize = 500;
+/// A look for the next timer that takes more buffers than this has walked over dead ones.
+const LONG_WALK: i64 = 32;
+/// A clock that is set back by less than this, just then, leaves no timer behind the floor.
+const CLOCK: i64 = SECOND;
+/// Number of queues of which a session remembers the first step.
+const REMEMBERED: usize = 1024;
+
+/// What the first of two steps has seen.
+struct FirstStep {
+    /// There was no timer before this moment.
+    at: Moment,
+    holes: Holes,
+}
+
+thread_local! {
+    static FIRST_STEPS: SessionCache<(i64, Moment), FirstStep> = SessionCache::of(REMEMBERED);
+}
+
+/// One step on one queue; counts timers.
+pub fn step(queue: &Queue) -> Result<SweepStep> {
+    let (first, was_long) = ActiveSnapshot::new_snapshot(|under| look(queue, under))?;
+    let moved = delayed::deliver_due(queue, first, TIMERS)?;
+    if moved == TIMERS {
+        return Ok(SweepStep { removed: moved as u64, goes_on: true, idle_until: None });
+    }
+    let left = match first {
+        Some(at) if at <= clock::now() => {
+            // What this step has moved lies before the others.
+            ActiveSnapshot::new_snapshot(|under| Ok(timer::next(queue.id, at, under)))?
+        }
+        first => first,
+    };
+    // Where the walk was long, the next step raises the floor, or another one after it.
+    let again = if was_long { clock::now() + SECOND } else { Moment::MAX };
+    let idle_until = Some(left.unwrap_or(Moment::MAX).min(again));
+    Ok(SweepStep { removed: moved as u64, goes_on: false, idle_until })
+}
+
+/// The moment of the next timer, and whether the look for it was a long one. Then it raises the
+/// floor.
+fn look(queue: &Queue, under: &ActiveSnapshot) -> Result<(Option<Moment>, bool)> {
+    let now = clock::now();
+    let from = tally::timers_from(queue, now, under);
+    let before = usage::buffers();
+    let next = timer::next(queue.id, from, under);
+    let was_long = usage::buffers() - before > LONG_WALK && !one_snapshot_per_transaction();
+    if was_long {
+        raise(queue, next.unwrap_or(Moment::MAX), now, under)?;
+    }
+    Ok((next, was_long))
+}
+
+/// Raise the floor to what the first step has seen, if this is the second one, and remember what
+/// `under` shows for the next. There is no timer before `next`.
+fn raise(queue: &Queue, next: Moment, now: Moment, under: &ActiveSnapshot) -> Result<()> {
+    let key = (queue.id, queue.created_at);
+    let seen = seen_snapshot::describe(under, queue.identity);
+    let earlier = FIRST_STEPS.with(|steps| steps.take(&key));
+    if let Some(FirstStep { at, holes }) = earlier.filter(|first| first.at <= next) {
+        let (revision, mut count) = tally::newest(queue.id, under)?;
+        let raised = count.timers.raised(at, &holes, &seen.snapshot);
+        if raised != count.timers && tally::try_lead(queue.id, revision)? {
+            count.timers = raised;
+            tally::append(queue.id, revision, &count);
+        }
+    }
+    let first = FirstStep { at: next.min(now - CLOCK), holes: seen.snapshot.holes };
+    FIRST_STEPS.with(|steps| steps.keep(key, first));
+    Ok(())
+}
