@@ -117,7 +117,8 @@ CREATE TABLE queen_mq.admission (
     queue_id bigint NOT NULL,
     partition text COLLATE "C" NOT NULL,
     transaction_id text COLLATE "C" NOT NULL,
-    message_id bigint NOT NULL,
+    -- NULL: the message was pushed with a delay, and is not in the log yet.
+    message_id bigint,
     admitted_at timestamptz NOT NULL,
     CONSTRAINT admission_once PRIMARY KEY (queue_id, partition, transaction_id)
 ) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.05);

@@ -10,8 +10,8 @@ use queen_engine::message::MessageId;
 use queen_engine::settle::{Outcome, Status};
 use serde::Deserialize;
 
-use super::args;
 use super::call::Call;
+use super::{args, json};
 use crate::broker::settle::{SettleItem, SettleTarget, extend_lease, settle_lease};
 use crate::error::{Error, Result};
 use crate::pg::allocator;
@@ -121,6 +121,7 @@ const VERDICT_FIELDS: &str = "Each element has status and one of messageId and t
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Verdict<'a> {
+    #[serde(default, deserialize_with = "json::message_id")]
     message_id: Option<i64>,
     #[serde(borrow)]
     transaction_id: Option<Cow<'a, str>>,
@@ -192,8 +193,8 @@ fn queen_settle(
     let report = call.answer(|| {
         let lease = LeaseId(*args::required("lease_id", lease_id)?.as_bytes());
         let results = args::required("results", results)?;
-        let text = super::json::text("results", results, &args::STATEMENTS)?;
-        let verdicts: Vec<Verdict> = super::json::parse("results", &text, VERDICT_FIELDS)?;
+        let text = json::text("results", results, &args::STATEMENTS)?;
+        let verdicts: Vec<Verdict> = json::parse("results", &text, VERDICT_FIELDS)?;
         let item = |(at, verdict): (usize, Verdict)| {
             verdict.item().map_err(|error| error.in_element(format!("results[{at}]")))
         };

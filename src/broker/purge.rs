@@ -1,7 +1,8 @@
 //! `queen_purge`: removing every visible message of a queue.
 //!
 //! The call holds the queue alone, with its count, its groups and all their cursors and claims. The
-//! holder of a lease loses it. Options, groups, timers and dead letters stay.
+//! holder of a lease loses it. Options, groups, timers and dead letters stay. The transaction_ids of
+//! the removed messages are forgotten, so that their senders may push them again.
 
 use std::collections::HashMap;
 
@@ -10,12 +11,13 @@ use queen_engine::cursor::Start;
 use crate::broker::group::revoke::{leave_receipts, write_state};
 use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::hold_queue_and_cursors;
+use crate::broker::push::max_depth;
 use crate::broker::stats::count::ArrivalCount;
 use crate::error::Result;
 use crate::pg::clock;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::queue::Queue;
-use crate::store::{claim, cursor_or_claim, group, seen_snapshot, segment};
+use crate::store::{admission, claim, cursor_or_claim, group, seen_snapshot, segment};
 
 /// Remove every visible message of the queue; returns how many. Error 40001 in REPEATABLE READ if
 /// the queue's count has been written since the snapshot.
@@ -50,6 +52,8 @@ pub fn purge(queue: &Queue) -> Result<i64> {
         }
         claim::delete(&claims);
         let removed = segment::delete_all(queue.id);
+        admission::forget_all(queue.id);
+        max_depth::forget(queue.id);
         count.remove_all();
         count.write();
         Ok(removed)

@@ -104,3 +104,19 @@ SELECT queen_settle(:'lease', '[{"transactionId": "t3", "status": "completed"}, 
 SELECT queen_extend(:'lease', '0');
 SELECT queen_extend(:'lease', '13 h');
 SELECT settled FROM queen_ack(:'lease');
+
+-- In JSON a message id is a number, or its digits as a string. Nothing else is one.
+SELECT message_id AS id FROM queen_push('digits', '1') \gset
+SELECT message_id AS other FROM queen_push('digits', '2') \gset
+SELECT lease_id AS lease FROM queen_pop('digits', batch => 2) LIMIT 1 \gset
+SELECT outcome FROM queen_settle(:'lease', jsonb_build_array(jsonb_build_object('messageId', :'id'::text, 'status', 'completed')));
+SELECT outcome FROM queen_settle(:'lease', jsonb_build_array(jsonb_build_object('messageId', :id, 'status', 'completed')));
+SELECT queen_tx_commit(jsonb_build_array(jsonb_build_object('type', 'ack', 'leaseId', :'lease', 'messageId', :'other'::text))) ->> 'success' AS success;
+SELECT queen_settle(:'lease', '[{"messageId": "1 ", "status": "completed"}]');
+SELECT queen_settle(:'lease', '[{"messageId": "-1", "status": "completed"}]');
+SELECT queen_settle(:'lease', '[{"messageId": "", "status": "completed"}]');
+SELECT queen_settle(:'lease', '[{"messageId": "9223372036854775808", "status": "completed"}]');
+SELECT queen_settle(:'lease', '[{"messageId": 9223372036854775808, "status": "completed"}]');
+SELECT queen_settle(:'lease', '[{"messageId": 1.0, "status": "completed"}]');
+SELECT queen_settle(:'lease', '[{"messageId": true, "status": "completed"}]');
+SELECT queen_settle(:'lease', '[{"messageId": null, "status": "completed"}]');

@@ -31,6 +31,7 @@ struct Operation<'a> {
     lease_id: Option<Cow<'a, str>>,
     #[serde(borrow)]
     transaction_id: Option<Cow<'a, str>>,
+    #[serde(default, deserialize_with = "json::message_id")]
     message_id: Option<i64>,
     #[serde(borrow)]
     status: Option<Cow<'a, str>>,
