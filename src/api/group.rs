@@ -85,7 +85,12 @@ fn queen_seek(
 }
 
 /// Where a new group begins, from a mode's name and a time, either of which may be missing.
-pub fn subscription_mode(mode: Option<&str>, from: Option<TimestampWithTimeZone>) -> Result<Mode> {
+pub fn given_mode(mode: Option<&str>, from: Option<TimestampWithTimeZone>) -> Result<Option<Mode>> {
+    let is_given = mode.is_some() || from.is_some();
+    Ok(Some(subscription_mode(mode, from)?).filter(|_| is_given))
+}
+
+fn subscription_mode(mode: Option<&str>, from: Option<TimestampWithTimeZone>) -> Result<Mode> {
     match (mode, from.map(clock::moment)) {
         (None | Some("new"), Some(at)) => Ok(Mode::From(at)),
         (None | Some("new"), None) => Ok(Mode::New),

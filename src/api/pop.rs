@@ -73,7 +73,7 @@ fn queen_pop(
                 .map(|wait| args::length("wait", wait, 0, 60 * SECOND, "0 to 60 seconds"))
                 .transpose()?
                 .unwrap_or(0),
-            mode: super::group::subscription_mode(subscription_mode, subscription_from)?,
+            mode: super::group::given_mode(subscription_mode, subscription_from)?,
         })
     });
     let queue = request.queue.to_owned();

@@ -1,8 +1,8 @@
 //! `queen_purge`: removing every visible message of a queue.
 //!
 //! The call holds the queue alone, with its count, its groups and all their cursors and claims. The
-//! holder of a lease loses it. Options, groups, timers and dead letters stay. The transaction_ids of
-//! the removed messages are forgotten, so that their senders may push them again.
+//! holder of a lease loses it. Options, groups, timers and dead letters stay. The transaction_ids
+//! of the removed messages are forgotten, so that their senders may push them again.
 
 use std::collections::HashMap;
 

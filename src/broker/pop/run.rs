@@ -273,10 +273,13 @@ impl<'a> PopRun<'a> {
 
     /// Write what the lease covers, and end the pop.
     pub fn finish(self) -> PopResult {
-        let Self { context, lease, deliveries, has_written, is_outdated, .. } = self;
+        let Self { context, lease, mut deliveries, has_written, is_outdated, .. } = self;
         let Self { has_moved_on, met_lock, left_in, .. } = self;
         if let Some((id, lease_id)) = lease.set.filter(|_| !lease.covered.is_empty()) {
             lease_set::insert(id, lease_id, lease.covered, context.now);
+        }
+        if !context.group.is_ordered(&context.queue.options) {
+            in_order_of_the_log(&mut deliveries);
         }
         let is_outdated = is_outdated && deliveries.is_empty();
         PopResult { deliveries, has_written, is_outdated, has_moved_on, met_lock, left_in }
@@ -306,4 +309,15 @@ impl<'a> PopRun<'a> {
             segments.extend(stored.into_iter().map(|segment| (segment.id(), segment)));
         }
     }
+}
+
+/// Sort deliveries by their messages, within each partition: without order, messages that came back
+/// are popped before or after others of their partition. Partitions stay in the order in which the
+/// pop came to them.
+fn in_order_of_the_log(deliveries: &mut [Delivery]) {
+    let mut first = HashMap::new();
+    for (place, delivery) in deliveries.iter().enumerate() {
+        first.entry(delivery.partition.clone()).or_insert(place);
+    }
+    deliveries.sort_by_key(|delivery| (first[&delivery.partition], delivery.message));
 }

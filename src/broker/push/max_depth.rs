@@ -38,8 +38,8 @@ thread_local! {
     static KNOWN: SessionCache<i64, KnownDepth> = SessionCache::of(REMEMBERED);
 }
 
-/// Let messages of one partition in, or refuse them with QN020. A full queue still lets in a push of
-/// which every message is a duplicate, since such a push stores nothing.
+/// Let messages of one partition in, or refuse them with QN020. A full queue still lets in a push
+/// of which every message is a duplicate, since such a push stores nothing.
 pub fn admit(queue: &Queue, partition: &str, messages: &[&Message]) -> Result<()> {
     let Some(max) = queue.options.max_depth else { return Ok(()) };
     let now = clock::now();

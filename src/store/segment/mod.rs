@@ -18,8 +18,8 @@ use pgrx::pg_sys;
 pub use self::log::{Log, LogPage, Pushers};
 pub use self::stored::{Contents, Stored, Unpacked};
 pub use self::survey::{
-    News, SegmentSummary, count_of, first_pusher, newest_xid, news, oldest, oldest_but,
-    oldest_from, partitions, position_before, rows,
+    News, SegmentSummary, count_of, first_pusher, has_messages, newest_xid, news, oldest,
+    oldest_but, oldest_from, partitions, position_before, rows,
 };
 use super::{signed, unsigned};
 use crate::pg::clock::{At, Moment};

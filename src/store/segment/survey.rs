@@ -99,6 +99,12 @@ pub fn newest_xid(queue: i64) -> Option<u64> {
     NEWS.scan_any(&keys, ScanEnd::End, |row| ControlFlow::Break(unsigned(row.need(XID))))
 }
 
+/// Whether the queue has a visible message. Begins at the newest end of the log.
+pub fn has_messages(queue: i64, under: &ActiveSnapshot) -> bool {
+    let keys = [(QUEUE_ID, Key::Is(Value::Int(queue)))];
+    NEWS.scan(&keys, ScanEnd::End, under, |_| ControlFlow::Break(())).is_some()
+}
+
 /// When the first segment of the queue, in the order of transactions from `floor` on, was written.
 pub fn oldest(queue: i64, floor: u64, under: &ActiveSnapshot) -> Option<Moment> {
     let keys =
