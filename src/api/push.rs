@@ -65,7 +65,8 @@ fn queen_push(
 /// Append messages to one partition of `queue` in one call, in the order of `payloads`.
 /// `transaction_ids` and `headers`, where given, have one element for each payload. Returns a row
 /// for each, `ordinal` from 1; no rows where `payloads` is NULL. Of two equal transaction_ids in
-/// the call the first wins, whatever the dedup window. Up to 1,000,000 messages and 256 MiB. Otherwise as `queen_push`.
+/// the call the first wins, whatever the dedup window. Up to 1,000,000 messages and 256 MiB.
+/// Otherwise as `queen_push`.
 #[pg_extern]
 fn queen_push_batch(
     call: Call,

@@ -53,7 +53,8 @@ impl Table {
     }
 
     /// Whether another transaction, which has not ended, has locked or replaced the row, as far
-    /// as can be told without a lock: a moment later it may be otherwise. `place` as in [`Self::lock`].
+    /// as can be told without a lock: a moment later it may be otherwise. `place` as in
+    /// [`Self::lock`].
     pub fn is_held(&'static self, place: RowLocation, _under: &ActiveSnapshot) -> bool {
         let mut place = place.0;
         // SAFETY: as in `lock`. The slot keeps the row's page until it is dropped.
