@@ -28,8 +28,8 @@ COMMENT ON FUNCTION @extschema@.queen_unsubscribe(text, text) IS
     'Remove a consumer group (NULL: queue mode). A lease of the group is lost: settling under it is QN002.';
 COMMENT ON FUNCTION @extschema@.queen_seek(text, text, text, timestamptz, text) IS
     'Move a consumer group (NULL: queue mode) to the start, the end or a time, in one partition or in all. Its leases there are lost. Returns the number of partitions.';
-COMMENT ON FUNCTION @extschema@.queen_purge(text) IS
-    'Delete all messages of a queue, and return how many there were. Options, groups, timers and dead letters stay.';
+COMMENT ON FUNCTION @extschema@.queen_purge(text, text) IS
+    'Delete all messages of a queue, or of one partition, and return how many there were. Options, groups, timers and dead letters stay.';
 COMMENT ON FUNCTION @extschema@.queen_dead_letter_replay(bigint) IS
     'Move a dead letter to the end of its partition, for its own group alone.';
 COMMENT ON FUNCTION @extschema@.queen_dead_letter_purge(text, text, interval) IS

@@ -235,7 +235,7 @@ fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
     })
 }
 
-/// Remove all messages of `queue`; options and groups stay. Returns how many. A consumer that holds
+/// Remove all messages of `queue`, or those of one `partition`; options and groups stay. Returns how many. A consumer that holds
 /// a lease on one of them has lost it (QN002). Timers and dead letters stay.
 ///
 /// Errors: 42704 if there is no such queue; 22023; 40001 in REPEATABLE READ.
@@ -245,9 +245,10 @@ fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
 /// or removed a group, replayed a dead letter, or pushed where `max_depth` is set, and have not
 /// ended; meanwhile other consumers go on.
 #[pg_extern]
-fn queen_purge(call: Call, queue: Option<&str>) -> i64 {
+fn queen_purge(call: Call, queue: Option<&str>, partition: default!(Option<&str>, "NULL")) -> i64 {
     call.answer(|| {
         let name = args::name("queue", queue)?;
-        call.write(|| queue::purge(name))
+        let partition = partition.map(|name| args::name("partition", Some(name))).transpose()?;
+        call.write(|| queue::purge(name, partition))
     })
 }

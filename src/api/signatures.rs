@@ -89,7 +89,7 @@ pub static SIGNATURES: &[Signature] = &[
         &[TEXT, TEXT, INT8, TEXT, JSONB, JSONB, TIMESTAMPTZ, TEXT, INT4, UUID, TIMESTAMPTZ],
     ),
     of("queen_prometheus", &[], &[TEXT]),
-    of("queen_purge", &[TEXT], &[INT8]),
+    of("queen_purge", &[TEXT, TEXT], &[INT8]),
     of("queen_push", &[TEXT, JSONB, TEXT, TEXT, JSONB, INTERVAL], &[INT8, TEXT, TEXT]),
     of(
         "queen_push_batch",

@@ -97,10 +97,14 @@ pub fn configure(name: &str, change: Change) -> Result<Queue> {
     Ok(queue)
 }
 
-/// Remove every message of the queue that the call sees; returns how many. 42704 without the queue.
-pub fn purge(name: &str) -> Result<i64> {
+/// Remove every message of the queue, or of one partition, that the call sees; returns how many.
+/// 42704 without the queue.
+pub fn purge(name: &str, partition: Option<&str>) -> Result<i64> {
     let queue = lookup::queue_named(name)?.ok_or_else(|| Error::no_such_queue(name))?;
-    purge::purge(&queue)
+    match partition {
+        None => purge::purge(&queue),
+        Some(partition) => purge::purge_partition(&queue, partition),
+    }
 }
 
 /// Remove the queue and all that belongs to it but its markers; returns the number of its messages.

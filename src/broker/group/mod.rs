@@ -10,7 +10,7 @@ pub mod register;
 pub mod reorder;
 pub mod revoke;
 pub mod seek;
-mod unordered_partition;
+pub mod unordered_partition;
 
 use crate::error::{Code, Error};
 use crate::store::group::QUEUE_MODE;
