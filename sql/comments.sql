@@ -32,6 +32,8 @@ COMMENT ON FUNCTION @extschema@.queen_purge(text, text) IS
     'Delete all messages of a queue, or of one partition, and return how many there were. Options, groups, timers and dead letters stay.';
 COMMENT ON FUNCTION @extschema@.queen_dead_letter_replay(bigint) IS
     'Move a dead letter to the end of its partition, for its own group alone.';
+COMMENT ON FUNCTION @extschema@.queen_dead_letter_replay_all(text, text, text, timestamptz, int) IS
+    'Move dead letters of a queue to the ends of their partitions, each for its own group alone, the oldest first. Returns how many.';
 COMMENT ON FUNCTION @extschema@.queen_dead_letter_purge(text, text, interval) IS
     'Delete dead letters of a queue: of one group or of all, of any age or older than an interval. Returns how many.';
 COMMENT ON FUNCTION @extschema@.queen_schedule(text, text, jsonb, interval, timestamptz, text, text, jsonb) IS

@@ -63,6 +63,7 @@ pgrx::extension_sql_file!(
         api::group::queen_seek,
         api::queue::queen_purge,
         api::dead_letter::queen_dead_letter_replay,
+        api::dead_letter::queen_dead_letter_replay_all,
         api::dead_letter::queen_dead_letter_purge,
         api::timer::queen_schedule,
         api::timer::queen_cancel,

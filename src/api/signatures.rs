@@ -56,6 +56,7 @@ pub static SIGNATURES: &[Signature] = &[
     ),
     of("queen_dead_letter_purge", &[TEXT, TEXT, INTERVAL], &[INT8]),
     of("queen_dead_letter_replay", &[INT8], &[INT8, TEXT]),
+    of("queen_dead_letter_replay_all", &[TEXT, TEXT, TEXT, TIMESTAMPTZ, INT4], &[INT8]),
     of("queen_delete_queue", &[TEXT], &[INT8]),
     of("queen_extend", &[UUID, INTERVAL], &[TIMESTAMPTZ]),
     of("queen_kv_check", &[TEXT, TEXT, INT8, BOOL], &[BOOL, JSONB, INT8, TEXT]),

@@ -152,6 +152,7 @@ const CASES: &[Case] = &[
     Case("seek", "", "queen_seek('small', 'g', 'start')"),
     Case("unsubscribe", "", "queen_unsubscribe('small', 'g')"),
     Case("purge", "", "queen_purge('small')"),
+    Case("purge a partition", "", "queen_purge('small', 'p')"),
     Case("delete a queue", "", "queen_delete_queue('small')"),
     Case(
         "replay a dead letter",
@@ -159,6 +160,7 @@ const CASES: &[Case] = &[
          WHERE partition = 'dead'",
         "queen_dead_letter_replay((SELECT id FROM dead))",
     ),
+    Case("replay dead letters", "", "queen_dead_letter_replay_all('q', max_messages => 3)"),
     Case("purge dead letters", "", "queen_dead_letter_purge('q', 'other')"),
     Case("schedule", "", "queen_schedule('q', 'timer', '{}', delay => '1 hour')"),
     Case("cancel", "", "queen_cancel('q', 'timer')"),
