@@ -14,31 +14,50 @@ SELECT t.queue_id, t.partition, t.transaction_id, NULL, pg_catalog.clock_timesta
 FROM queen_mq.timer t
 WHERE pg_catalog.starts_with(t.timer_key, E'\x01') AND pg_catalog.strpos(t.timer_key, E'\x1f') OPERATOR(pg_catalog.>) 0;
 
--- A function that gets another argument is another function. Those who may execute the old one may
--- execute the new one.
+-- A function that gets another argument or column is another function. Those who may execute the old
+-- one may execute the new one.
 DO $$
 DECLARE
+    replaced pg_catalog.record;
     granted pg_catalog.record;
     acl pg_catalog.aclitem[];
 BEGIN
-    SELECT p.proacl INTO STRICT acl FROM pg_catalog.pg_proc p
-    WHERE p.oid OPERATOR(pg_catalog.=) '@extschema@.queen_purge(text)'::pg_catalog.regprocedure;
-    DROP FUNCTION @extschema@.queen_purge(text);
-    CREATE FUNCTION @extschema@.queen_purge(queue text, partition text DEFAULT NULL) RETURNS bigint
-    LANGUAGE c AS 'MODULE_PATHNAME', 'queen_purge_wrapper';
-    FOR granted IN
-        SELECT CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid THEN 'PUBLIC'
-                    ELSE a.grantee::pg_catalog.regrole::pg_catalog.text END AS grantee,
-               CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END AS option
-        FROM pg_catalog.aclexplode(acl) a
-    LOOP
-        EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION @extschema@.queen_purge(text, text) TO %s%s',
-                                  granted.grantee, granted.option);
+    FOR replaced IN SELECT * FROM (VALUES
+        ('@extschema@.queen_purge(text)', '@extschema@.queen_purge(text, text)',
+         'CREATE FUNCTION @extschema@.queen_purge(queue text, partition text DEFAULT NULL)
+          RETURNS bigint LANGUAGE c AS ''MODULE_PATHNAME'', ''queen_purge_wrapper'''),
+        ('@extschema@.queen_pop(text, text, int, text, int, interval, interval, boolean, text, timestamptz)',
+         '@extschema@.queen_pop(text, text, int, text, int, interval, interval, boolean, text, timestamptz)',
+         'CREATE FUNCTION @extschema@.queen_pop(queue text, consumer_group text DEFAULT NULL, batch int DEFAULT 1,
+              partition text DEFAULT NULL, partitions int DEFAULT 1, lease_time interval DEFAULT NULL,
+              wait interval DEFAULT ''0'', auto_ack boolean DEFAULT false,
+              subscription_mode text DEFAULT NULL, subscription_from timestamptz DEFAULT NULL)
+          RETURNS TABLE (queue text, partition text, message_id bigint, transaction_id text, payload jsonb,
+              headers jsonb, created_at timestamptz, consumer_group text, delivery_attempt int,
+              lease_id uuid, lease_expires_at timestamptz, failures int)
+          LANGUAGE c AS ''MODULE_PATHNAME'', ''queen_pop_wrapper''')
+    ) AS f(old, new, definition) LOOP
+        SELECT p.proacl INTO STRICT acl FROM pg_catalog.pg_proc p
+        WHERE p.oid OPERATOR(pg_catalog.=) replaced.old::pg_catalog.regprocedure;
+        EXECUTE pg_catalog.format('DROP FUNCTION %s', replaced.old);
+        EXECUTE replaced.definition;
+        FOR granted IN
+            SELECT CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid THEN 'PUBLIC'
+                        ELSE a.grantee::pg_catalog.regrole::pg_catalog.text END AS grantee,
+                   CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END AS option
+            FROM pg_catalog.aclexplode(acl) a
+        LOOP
+            EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %s%s',
+                                      replaced.new, granted.grantee, granted.option);
+        END LOOP;
     END LOOP;
 END
 $$;
 COMMENT ON FUNCTION @extschema@.queen_purge(text, text) IS
     'Delete all messages of a queue, or of one partition, and return how many there were. Options, groups, timers and dead letters stay.';
+
+COMMENT ON FUNCTION @extschema@.queen_pop IS
+    'Get messages for a consumer group (NULL: queue mode), and hold them under a lease. Settle them with queen_ack or queen_settle.';
 
 CREATE FUNCTION @extschema@.queen_dead_letter_replay_all(queue text, consumer_group text DEFAULT NULL,
     error_like text DEFAULT NULL, failed_before timestamptz DEFAULT NULL, max_messages int DEFAULT 1000)

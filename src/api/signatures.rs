@@ -87,7 +87,7 @@ pub static SIGNATURES: &[Signature] = &[
     of(
         "queen_pop",
         &[TEXT, TEXT, INT4, TEXT, INT4, INTERVAL, INTERVAL, BOOL, TEXT, TIMESTAMPTZ],
-        &[TEXT, TEXT, INT8, TEXT, JSONB, JSONB, TIMESTAMPTZ, TEXT, INT4, UUID, TIMESTAMPTZ],
+        &[TEXT, TEXT, INT8, TEXT, JSONB, JSONB, TIMESTAMPTZ, TEXT, INT4, UUID, TIMESTAMPTZ, INT4],
     ),
     of("queen_prometheus", &[], &[TEXT]),
     of("queen_purge", &[TEXT, TEXT], &[INT8]),
