@@ -26,6 +26,13 @@ BEGIN
         ('@extschema@.queen_purge(text)', '@extschema@.queen_purge(text, text)',
          'CREATE FUNCTION @extschema@.queen_purge(queue text, partition text DEFAULT NULL)
           RETURNS bigint LANGUAGE c AS ''MODULE_PATHNAME'', ''queen_purge_wrapper'''),
+        ('@extschema@.queen_ack(uuid, bigint[], text, text, text[], text)',
+         '@extschema@.queen_ack(uuid, bigint[], text, text, text[], text, interval)',
+         'CREATE FUNCTION @extschema@.queen_ack(lease_id uuid, message_ids bigint[] DEFAULT NULL,
+              status text DEFAULT ''completed'', error text DEFAULT NULL, transaction_ids text[] DEFAULT NULL,
+              partition text DEFAULT NULL, delay interval DEFAULT NULL)
+          RETURNS TABLE (settled int, already int, dead_lettered int, lease_released boolean)
+          LANGUAGE c AS ''MODULE_PATHNAME'', ''queen_ack_wrapper'''),
         ('@extschema@.queen_pop(text, text, int, text, int, interval, interval, boolean, text, timestamptz)',
          '@extschema@.queen_pop(text, text, int, text, int, interval, interval, boolean, text, timestamptz)',
          'CREATE FUNCTION @extschema@.queen_pop(queue text, consumer_group text DEFAULT NULL, batch int DEFAULT 1,
@@ -56,6 +63,8 @@ $$;
 COMMENT ON FUNCTION @extschema@.queen_purge(text, text) IS
     'Delete all messages of a queue, or of one partition, and return how many there were. Options, groups, timers and dead letters stay.';
 
+COMMENT ON FUNCTION @extschema@.queen_ack IS
+    'Settle messages of a lease (those named, or all that it still holds) as completed, failed, retry or dead_letter. If the lease is not valid any more, error QN001 to QN004.';
 COMMENT ON FUNCTION @extschema@.queen_pop IS
     'Get messages for a consumer group (NULL: queue mode), and hold them under a lease. Settle them with queen_ack or queen_settle.';
 

@@ -28,7 +28,11 @@ const fn of(name: &'static str, arguments: &'static [Oid], result: &'static [Oid
 pub static SIGNATURES: &[Signature] = &[
     of("group_figures", &[], &[TEXT, TEXT, INT8, INT8, INT8, INT8, INTERVAL, TIMESTAMPTZ]),
     of("live_leases", &[], &[TEXT, TEXT, TEXT, UUID, TIMESTAMPTZ, INT8, INT4]),
-    of("queen_ack", &[UUID, INT8ARRAY, TEXT, TEXT, TEXTARRAY, TEXT], &[INT4, INT4, INT4, BOOL]),
+    of(
+        "queen_ack",
+        &[UUID, INT8ARRAY, TEXT, TEXT, TEXTARRAY, TEXT, INTERVAL],
+        &[INT4, INT4, INT4, BOOL],
+    ),
     of("queen_cancel", &[TEXT, TEXT], &[BOOL]),
     of(
         "queen_configure",
