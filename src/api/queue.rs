@@ -235,8 +235,9 @@ fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
     })
 }
 
-/// Remove all messages of `queue`, or those of one `partition`; options and groups stay. Returns how many. A consumer that holds
-/// a lease on one of them has lost it (QN002). Timers and dead letters stay.
+/// Remove all messages of `queue`, or those of one `partition`; options and groups stay. Returns
+/// how many. A consumer that holds a lease on one of them has lost it (QN002). Timers and dead
+/// letters stay.
 ///
 /// Errors: 42704 if there is no such queue; 22023; 40001 in REPEATABLE READ.
 ///

@@ -102,8 +102,8 @@ fn nothing_named(given: &str, hint: &str) -> Error {
     Error::invalid("no message is named", format!("{given} is an empty array."), hint)
 }
 
-/// A status by its name; an unknown one is an error, never a default. `delay`, in microseconds, goes
-/// with those that bring a message back; an argument or a field, called `what`, gives it.
+/// A status by its name; an unknown one is an error, never a default. `delay`, in microseconds,
+/// goes with those that bring a message back; an argument or a field, called `what`, gives it.
 fn parse_status(name: &str, delay: Option<i64>, what: &str) -> Result<Status> {
     match name {
         "failed" => Ok(Status::Failed { delay }),
@@ -188,9 +188,9 @@ pub fn target(
 }
 
 /// Settle a mixed batch of one lease as one set. `results` is an array of
-/// `{"messageId" | "transactionId", "partition"?, "status", "error"?, "delayMs"?}`. Returns a row for each
-/// message with its outcome: completed, failed, retry, dead_lettered, dropped or already. Errors
-/// and transaction behaviour as of `queen_ack`.
+/// `{"messageId" | "transactionId", "partition"?, "status", "error"?, "delayMs"?}`. Returns a row
+/// for each message with its outcome: completed, failed, retry, dead_lettered, dropped or already.
+/// Errors and transaction behaviour as of `queen_ack`.
 #[pg_extern]
 fn queen_settle(
     call: Call,

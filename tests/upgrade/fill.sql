@@ -1,7 +1,7 @@
 -- What tests/upgrade/*.sql hold: the data of a version of queen_mq, as pg_dump --data-only --inserts
 -- writes it. Run in a database with that version, when it is released:
 --
---   psql -f tests/upgrade/fill.sql && pg_dump --data-only --inserts | grep -v '^\\' > tests/upgrade/VERSION.sql
+--   psql -f tests/upgrade/fill.sql && pg_dump --data-only --inserts | grep -v '^\\' > tests/upgrade/$VERSION.sql
 --
 -- Each later version must upgrade it, and go on from it: tests/concurrency/tests/upgrade_versions.rs.
 SELECT queen_configure('orders', retry_limit => 5, retry_delay => '1 second'), queen_subscribe('orders', 'billing', 'all');

@@ -5,8 +5,8 @@
 //!
 //! - **completed**: it is done;
 //! - **failed**: it is charged with a failure and delivered again after a delay: that of the call,
-//!   or one that grows with its failures ([`crate::backoff`]). A message with more failures than the queue allows is
-//!   *exhausted*, and becomes a dead letter or is dropped;
+//!   or one that grows with its failures ([`crate::backoff`]). A message with more failures than
+//!   the queue allows is *exhausted*, and becomes a dead letter or is dropped;
 //! - **retry**: it is delivered again, without a charge, and without a delay if none is asked for;
 //! - **dead letter**: it is kept aside and not delivered again.
 //!
@@ -38,8 +38,8 @@ use crate::receipt::{Ending, Receipt};
 pub enum Status {
     /// It is done.
     Completed,
-    /// It could not be done. The next attempt comes after a delay, in microseconds; None: after that
-    /// of the policy.
+    /// It could not be done. The next attempt comes after a delay, in microseconds; None: after
+    /// that of the policy.
     Failed { delay: Option<i64> },
     /// It is to be delivered again, without a charge, after a delay in microseconds.
     Retry { delay: i64 },
