@@ -24,6 +24,8 @@ COMMENT ON FUNCTION queen_tx_commit IS
     'Settle, push, write markers and set timers, all or nothing, in the caller''s transaction. A refusal is an answer, not an error.';
 COMMENT ON FUNCTION queen_mq.group_figures IS
     'The rows of the view queen_groups';
+COMMENT ON FUNCTION @extschema@.queen_configure_group IS
+    'Give a consumer group (NULL: queue mode) options of its own, in place of the queue''s. Returns the options in effect for it.';
 COMMENT ON FUNCTION @extschema@.queen_unsubscribe(text, text) IS
     'Remove a consumer group (NULL: queue mode). A lease of the group is lost: settling under it is QN002.';
 COMMENT ON FUNCTION @extschema@.queen_seek(text, text, text, timestamptz, text) IS

@@ -14,6 +14,16 @@ SELECT t.queue_id, t.partition, t.transaction_id, NULL, pg_catalog.clock_timesta
 FROM queen_mq.timer t
 WHERE pg_catalog.starts_with(t.timer_key, E'\x01') AND pg_catalog.strpos(t.timer_key, E'\x1f') OPERATOR(pg_catalog.>) 0;
 
+-- A group may have options of its own.
+ALTER TABLE queen_mq.consumer_group
+    ADD COLUMN lease_time interval,
+    ADD COLUMN retry_limit int,
+    ADD COLUMN retry_delay interval,
+    ADD COLUMN retry_backoff float8,
+    ADD COLUMN retry_delay_max interval,
+    ADD COLUMN max_deliveries int,
+    ADD COLUMN on_exhausted text;
+
 -- A function that gets another argument or column is another function. Those who may execute the old
 -- one may execute the new one.
 DO $$
@@ -67,6 +77,19 @@ COMMENT ON FUNCTION @extschema@.queen_ack IS
     'Settle messages of a lease (those named, or all that it still holds) as completed, failed, retry or dead_letter. If the lease is not valid any more, error QN001 to QN004.';
 COMMENT ON FUNCTION @extschema@.queen_pop IS
     'Get messages for a consumer group (NULL: queue mode), and hold them under a lease. Settle them with queen_ack or queen_settle.';
+
+-- A group may have options of its own.
+CREATE FUNCTION @extschema@.queen_configure_group(queue text, consumer_group text,
+    lease_time interval DEFAULT NULL, retry_limit int DEFAULT NULL, retry_delay interval DEFAULT NULL,
+    retry_backoff float8 DEFAULT NULL, retry_delay_max interval DEFAULT NULL,
+    max_deliveries int DEFAULT NULL, on_exhausted text DEFAULT NULL, ordering text DEFAULT NULL,
+    unset text[] DEFAULT NULL)
+RETURNS TABLE (queue text, consumer_group text, lease_time interval, retry_limit int,
+    retry_delay interval, retry_backoff float8, retry_delay_max interval, max_deliveries int,
+    on_exhausted text, ordering text)
+LANGUAGE c AS 'MODULE_PATHNAME', 'queen_configure_group_wrapper';
+COMMENT ON FUNCTION @extschema@.queen_configure_group IS
+    'Give a consumer group (NULL: queue mode) options of its own, in place of the queue''s. Returns the options in effect for it.';
 
 CREATE FUNCTION @extschema@.queen_dead_letter_replay_all(queue text, consumer_group text DEFAULT NULL,
     error_like text DEFAULT NULL, failed_before timestamptz DEFAULT NULL, max_messages int DEFAULT 1000)

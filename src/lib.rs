@@ -50,6 +50,7 @@ pgrx::extension_sql_file!(
     name = "comments",
     requires = [
         api::queue::queen_configure,
+        api::group::queen_configure_group,
         api::queue::queen_delete_queue,
         api::push::queen_push,
         api::push::queen_push_batch,

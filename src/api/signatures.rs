@@ -58,6 +58,11 @@ pub static SIGNATURES: &[Signature] = &[
             TIMESTAMPTZ,
         ],
     ),
+    of(
+        "queen_configure_group",
+        &[TEXT, TEXT, INTERVAL, INT4, INTERVAL, FLOAT8, INTERVAL, INT4, TEXT, TEXT, TEXTARRAY],
+        &[TEXT, TEXT, INTERVAL, INT4, INTERVAL, FLOAT8, INTERVAL, INT4, TEXT, TEXT],
+    ),
     of("queen_dead_letter_purge", &[TEXT, TEXT, INTERVAL], &[INT8]),
     of("queen_dead_letter_replay", &[INT8], &[INT8, TEXT]),
     of("queen_dead_letter_replay_all", &[TEXT, TEXT, TEXT, TIMESTAMPTZ, INT4], &[INT8]),

@@ -50,13 +50,13 @@ macro_rules! options {
 
         impl Change {
             /// The options that were `before`, after the change.
-            fn after(self, before: &Options) -> Options {
+            pub fn after(&self, before: &Options) -> Options {
                 let is_unset = |name| self.reset || self.unset.iter().any(|unset| unset == name);
                 Options {
-                    $($name: match self.given.$name {
+                    $($name: match &self.given.$name {
                         None if is_unset(stringify!($name)) => None,
                         None => before.$name.clone(),
-                        given => given,
+                        given => given.clone(),
                     },)*
                 }
             }
@@ -85,7 +85,7 @@ options!(
 ///
 /// Waits for a transaction that creates, changes or removes the queue. If that one has removed it,
 /// the error is 42704.
-pub fn configure(name: &str, change: Change) -> Result<Queue> {
+pub fn configure(name: &str, change: &Change) -> Result<Queue> {
     lookup::find_or_create_queue(name, clock::now())?;
     let mut queue = lookup::lock_queue(name)?.ok_or_else(|| Error::no_such_queue(name))?;
     let before = queue.options.clone();

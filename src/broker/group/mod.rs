@@ -6,6 +6,7 @@
 //! [`crate::broker::hold`] says. Registration holds no more than the name that it registers.
 
 pub mod beginning;
+pub mod configure;
 pub mod register;
 pub mod reorder;
 pub mod revoke;

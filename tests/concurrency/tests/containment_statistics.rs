@@ -96,6 +96,7 @@ struct Case(&'static str, &'static str, &'static str);
 /// the views, the metrics and the sweep.
 const CASES: &[Case] = &[
     Case("configure", "", "queen_configure('q', retry_limit => 0)"),
+    Case("configure a group", "", "queen_configure_group('q', 'g', retry_limit => 0)"),
     Case("to no order", "", "queen_configure('small', ordering => 'none')"),
     Case("push", "", "queen_push('q', '{}', 'p')"),
     Case("push with an id", "", "queen_push('q', '{}', 'p', 'new')"),

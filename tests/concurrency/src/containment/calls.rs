@@ -130,6 +130,12 @@ pub const CALLS: &[Call] = &[
         "queen_configure('{q}', retry_limit => 7)",
         Conflicts("SELECT queen_configure('{q}', retry_limit => 8)"),
     ),
+    writes(
+        "queen_configure_group",
+        "consumer_group",
+        "queen_configure_group('{q}', 'holder', retry_limit => 7)",
+        Conflicts("SELECT queen_configure_group('{q}', 'holder', retry_limit => 8)"),
+    ),
     writes("queen_purge", "segment", "queen_purge('{q}')", Holds(ACK)),
     writes("queen_purge of a partition", "segment", "queen_purge('{q}', 'p')", Holds(ACK)),
     writes("queen_delete_queue", "consumer_group", "queen_delete_queue('{q}')", Holds(ACK)),

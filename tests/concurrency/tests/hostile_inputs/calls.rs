@@ -57,6 +57,8 @@ pub const CONTROLS: &[&str] = &["a\u{1}b", "\u{1f}", "\u{7f}", "line\nfeed", "en
 pub const NAMES: &[(&str, Expected, Expected)] = &[
     ("queen_purge(@)", UNDEFINED, BAD),
     ("queen_purge('s', @)", Fine, Fine),
+    ("queen_configure_group(@, 'holder')", UNDEFINED, BAD),
+    ("queen_configure_group('held', @)", UNDEFINED, UNDEFINED),
     ("queen_dead_letter_replay_all(@)", UNDEFINED, BAD),
     ("queen_dead_letter_replay_all('held', @)", UNDEFINED, Fine),
     ("queen_delete_queue(@)", UNDEFINED, BAD),
@@ -255,6 +257,13 @@ pub const VALUES: &[(Expected, &str, &str)] = &[
     (BAD, "queen_dead_letter_replay(@)", "NULL"),
     (TOO_BIG, "queen_dead_letter_replay(@)", "'9223372036854775808'"),
     (UNREADABLE, "queen_dead_letter_replay(@)", "'' | '1.5' | '0x10g' | 'NaN'"),
+    (BAD, "queen_configure_group('held', 'reader', retry_limit => @)", "-1 | '-2147483648'"),
+    (
+        BAD,
+        "queen_configure_group('held', 'reader', unset => @)",
+        "'{retention}' | '{x}' | '{NULL}'",
+    ),
+    (Fine, "queen_configure_group('held', 'reader', unset => @)", "NULL | '{}' | '{retry_limit}'"),
     (BAD, "queen_dead_letter_replay_all('held', max_messages => @)", "0 | -1 | 100001"),
     (Fine, "queen_dead_letter_replay_all('held', max_messages => @)", "1 | 100000 | NULL"),
     (Fine, "queen_dead_letter_replay_all('held', error_like => @)", "NULL | '' | '%' | '_\\'"),
