@@ -1,10 +1,10 @@
 //! Changing whether groups are read in order: each partition by one consumer at a time, or message
 //! by message.
 //!
-//! `queen_configure` calls [`reorder`] when a queue gets another ordering. It holds the queue's row,
-//! and here the queue alone, with those of its groups that change, their cursors and their claims.
-//! So no pop gets a message of them meanwhile. `queen_configure_group` calls [`reorder_one`] with a
-//! group that it holds alone.
+//! `queen_configure` calls [`reorder`] when a queue gets another ordering. It holds the queue's
+//! row, and here the queue alone, with those of its groups that change, their cursors and their
+//! claims. So no pop gets a message of them meanwhile. `queen_configure_group` calls
+//! [`reorder_one`] with a group that it holds alone.
 
 use std::collections::BTreeMap;
 
