@@ -117,7 +117,8 @@ CREATE TABLE queen_mq.admission (
     queue_id bigint NOT NULL,
     partition text COLLATE "C" NOT NULL,
     transaction_id text COLLATE "C" NOT NULL,
-    message_id bigint NOT NULL,
+    -- NULL: the message was pushed with a delay, and is not in the log yet.
+    message_id bigint,
     admitted_at timestamptz NOT NULL,
     CONSTRAINT admission_once PRIMARY KEY (queue_id, partition, transaction_id)
 ) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.05);
@@ -138,8 +139,15 @@ CREATE TABLE queen_mq.consumer_group (
     -- they are counted.
     initial bigint NOT NULL,
     baseline bigint,
-    -- NULL: the ordering of the queue.
+    -- Options that the group has of its own. NULL: that of the queue.
     ordering text,
+    lease_time interval,
+    retry_limit int,
+    retry_delay interval,
+    retry_backoff float8,
+    retry_delay_max interval,
+    max_deliveries int,
+    on_exhausted text,
     CONSTRAINT consumer_group_once UNIQUE (queue, name)
 );
 COMMENT ON TABLE queen_mq.consumer_group IS 'Consumer groups, and where each began to read. The empty name is queue mode.';

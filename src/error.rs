@@ -95,6 +95,28 @@ pub struct Error {
     pub facts: Vec<(&'static str, Box<RawValue>)>,
 }
 
+/// Something to tell a client that is no error.
+#[derive(Clone, Debug)]
+pub struct ClientNotice {
+    pub message: String,
+    pub detail: Option<String>,
+    pub hint: Option<String>,
+}
+
+impl ClientNotice {
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), detail: None, hint: None }
+    }
+
+    pub fn detail(self, detail: impl Into<String>) -> Self {
+        Self { detail: Some(detail.into()), ..self }
+    }
+
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+}
+
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

@@ -1,7 +1,10 @@
 //! Arguments that are JSON: parsed into types by serde, and refused with 22023 and serde's own
 //! words.
 
-use serde::Deserialize;
+use std::fmt;
+
+use serde::de::{self, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::args::{Bounds, json_text};
 use crate::error::{Error, Result, cut};
@@ -33,4 +36,40 @@ pub fn parse<'a, T: Deserialize<'a>>(what: &str, text: &'a str, fields: &str) ->
     });
     allocator::check();
     parsed
+}
+
+/// A message id in JSON: a whole number, or its digits as a string, for clients whose numbers have
+/// no 64 bits. JSON null is none.
+pub fn message_id<'de, D: Deserializer<'de>>(
+    input: D,
+) -> std::result::Result<Option<i64>, D::Error> {
+    input.deserialize_any(MessageIdVisitor)
+}
+
+struct MessageIdVisitor;
+
+impl<'de> Visitor<'de> for MessageIdVisitor {
+    type Value = Option<i64>;
+
+    fn expecting(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        to.write_str("a message id: a whole number, or its digits as a string")
+    }
+
+    fn visit_i64<E: de::Error>(self, id: i64) -> std::result::Result<Self::Value, E> {
+        Ok(Some(id))
+    }
+
+    fn visit_u64<E: de::Error>(self, id: u64) -> std::result::Result<Self::Value, E> {
+        i64::try_from(id).map(Some).map_err(|_| E::invalid_value(Unexpected::Unsigned(id), &self))
+    }
+
+    fn visit_str<E: de::Error>(self, digits: &str) -> std::result::Result<Self::Value, E> {
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let id = digits.parse().ok().filter(|_| is_number);
+        id.map(Some).ok_or_else(|| E::invalid_value(Unexpected::Str(digits), &self))
+    }
+
+    fn visit_unit<E: de::Error>(self) -> std::result::Result<Self::Value, E> {
+        Ok(None)
+    }
 }

@@ -56,6 +56,7 @@ fn queen_pop(
         name!(delivery_attempt, i32),
         name!(lease_id, Option<Uuid>),
         name!(lease_expires_at, Option<TimestampWithTimeZone>),
+        name!(failures, i32),
     ),
 > {
     let request = call.answer(|| {
@@ -73,7 +74,7 @@ fn queen_pop(
                 .map(|wait| args::length("wait", wait, 0, 60 * SECOND, "0 to 60 seconds"))
                 .transpose()?
                 .unwrap_or(0),
-            mode: super::group::subscription_mode(subscription_mode, subscription_from)?,
+            mode: super::group::given_mode(subscription_mode, subscription_from)?,
         })
     });
     let queue = request.queue.to_owned();
@@ -94,6 +95,7 @@ fn queen_pop(
             delivery.attempt as i32,
             delivery.lease.map(|(id, _)| Uuid::from_bytes(id.0)),
             delivery.lease.and_then(|(_, deadline)| clock::timestamp(deadline)),
+            delivery.failures as i32,
         )
     }))
 }

@@ -64,8 +64,9 @@ fn queen_push(
 
 /// Append messages to one partition of `queue` in one call, in the order of `payloads`.
 /// `transaction_ids` and `headers`, where given, have one element for each payload. Returns a row
-/// for each, `ordinal` from 1. Of two equal transaction_ids in the call the first wins, whatever
-/// the dedup window. Up to 1,000,000 messages and 256 MiB. Otherwise as `queen_push`.
+/// for each, `ordinal` from 1; no rows where `payloads` is NULL. Of two equal transaction_ids in
+/// the call the first wins, whatever the dedup window. Up to 1,000,000 messages and 256 MiB.
+/// Otherwise as `queen_push`.
 #[pg_extern]
 fn queen_push_batch(
     call: Call,
@@ -85,7 +86,7 @@ fn queen_push_batch(
 > {
     let pushed = call.answer(|| {
         let to = destination(queue, partition)?;
-        let payloads = args::required("payloads", payloads)?;
+        let Some(payloads) = payloads else { return Ok(Vec::new()) };
         let payloads = args::elements("payloads", payloads, &args::MESSAGES)?;
         let count = payloads.len();
         let ids = args::parallel("transaction_ids", transaction_ids, count)?;
@@ -104,8 +105,8 @@ fn queen_push_batch(
 }
 
 /// Append messages to several queues and partitions in one call. `items` is an array of objects
-/// `{"queue", "payload", "partition"?, "transactionId"?, "headers"?}`; up to 64 MiB of them.
-/// Otherwise as `queen_push_batch`.
+/// `{"queue", "payload", "partition"?, "transactionId"?, "headers"?}`; up to 64 MiB of them. NULL
+/// is nothing to push, as `[]` is. Otherwise as `queen_push_batch`.
 #[pg_extern]
 fn queen_push_items(
     call: Call,
@@ -120,7 +121,7 @@ fn queen_push_items(
     ),
 > {
     let pushed = call.answer(|| {
-        let items = args::required("items", items)?;
+        let Some(items) = items else { return Ok(Vec::new()) };
         let text = json::text("items", items, &args::JSON_MESSAGES)?;
         let items: Vec<PushItem> = json::parse("items", &text, ITEM_FIELDS)?;
         let message = |(at, item): (usize, PushItem)| {
@@ -197,6 +198,7 @@ pub fn message(
         payload: args::payload(payload)?,
         transaction_id: transaction_id.map(args::transaction_id).transpose()?.map(str::to_owned),
         headers: args::headers(headers)?,
+        was_admitted: false,
     })
 }
 

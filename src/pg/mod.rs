@@ -9,6 +9,7 @@ pub mod ballast;
 pub mod binary_upgrade;
 pub mod catalogue;
 pub mod changes;
+pub mod client;
 pub mod clock;
 pub mod columns;
 pub mod completions;

@@ -4,7 +4,7 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 use super::{ballast, sqlstate};
-use crate::error::{Code, Error, Result};
+use crate::error::{ClientNotice, Code, Error, Result};
 
 impl Error {
     /// Leave as a PostgreSQL ERROR.
@@ -26,6 +26,21 @@ impl Error {
         }
         report.report(PgLogLevel::ERROR);
         unreachable!("ERROR does not return")
+    }
+}
+
+impl ClientNotice {
+    /// Send it to the client, as its `client_min_messages` says.
+    pub fn send(self) {
+        let code = PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION;
+        let mut report = ErrorReport::new(code, self.message, "queen_mq");
+        if let Some(detail) = self.detail {
+            report = report.set_detail(detail);
+        }
+        if let Some(hint) = self.hint {
+            report = report.set_hint(hint);
+        }
+        report.report(PgLogLevel::NOTICE);
     }
 }
 

@@ -4,7 +4,7 @@ use std::ptr;
 
 use pgrx::pg_sys;
 
-use super::relation::{self, KEEP, WRITE};
+use super::relation::{self, KEEP, READ, WRITE};
 use super::snapshot::ActiveSnapshot;
 use super::table::{RowLocation, Table};
 use crate::error::Error;
@@ -50,5 +50,48 @@ impl Table {
             pg_sys::table_close(table, KEEP);
             outcome == pg_sys::TM_Result::TM_Ok
         }
+    }
+
+    /// Whether another transaction, which has not ended, has locked or replaced the row, as far
+    /// as can be told without a lock: a moment later it may be otherwise. `place` as in
+    /// [`Self::lock`].
+    pub fn is_held(&'static self, place: RowLocation, _under: &ActiveSnapshot) -> bool {
+        let mut place = place.0;
+        // SAFETY: as in `lock`. The slot keeps the row's page until it is dropped.
+        unsafe {
+            let table = relation::open(self, READ).relation;
+            let slot = pg_sys::table_slot_create(table, ptr::null_mut());
+            let method = &*(*table).rd_tableam;
+            let snapshot = pg_sys::GetActiveSnapshot();
+            let is_there = method.tuple_fetch_row_version.is_some_and(|fetch| {
+                pg_sys::ffi::pg_guard_ffi_boundary(|| fetch(table, &mut place, snapshot, slot))
+            });
+            let mut is_copy = false;
+            let is_held = is_there
+                && is_held_by_another(pg_sys::ExecFetchSlotHeapTuple(slot, false, &mut is_copy));
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+            pg_sys::table_close(table, KEEP);
+            is_held
+        }
+    }
+}
+
+/// # Safety
+/// The row lies in a pinned page, or is a copy.
+unsafe fn is_held_by_another(row: pg_sys::HeapTuple) -> bool {
+    // SAFETY: by the caller. Another backend may change the header meanwhile; each field is read
+    // once, and what they say together is a guess in any case.
+    unsafe {
+        let header = (*row).t_data;
+        let flags = u32::from((*header).t_infomask);
+        let holder = (*header).t_choice.t_heap.t_xmax;
+        if flags & pg_sys::HEAP_XMAX_INVALID != 0 || holder == pg_sys::InvalidTransactionId {
+            return false;
+        }
+        if flags & pg_sys::HEAP_XMAX_IS_MULTI != 0 {
+            return pg_sys::MultiXactIdIsRunning(holder, flags & pg_sys::HEAP_XMAX_LOCK_ONLY != 0);
+        }
+        !pg_sys::TransactionIdIsCurrentTransactionId(holder)
+            && pg_sys::TransactionIdIsInProgress(holder)
     }
 }

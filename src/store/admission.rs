@@ -60,17 +60,20 @@ static RENUMBER: Statement = Statement::new(
     &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, pg_sys::INT8ARRAYOID],
 );
 
-/// Remember `ids` with their message ids for the dedup window. Waits for an open transaction that
-/// has pushed one of them, and for nothing else. Returns the duplicates, with the message ids of
-/// their originals.
+/// The id of the message that a duplicate repeats. None: that message waits for its delay.
+pub type Original = Option<i64>;
+
+/// Remember `ids` with their message ids for the dedup window; no message id yet for a message that
+/// is pushed with a delay. Waits for an open transaction that has pushed one of them, and for
+/// nothing else. Returns the duplicates, with their originals.
 pub fn admit(
     queue: i64,
     partition: &str,
     ids: &[&str],
-    messages: &[i64],
+    messages: &[Option<i64>],
     now: Moment,
     window: i64,
-) -> HashMap<String, i64> {
+) -> HashMap<String, Original> {
     let admitted: HashSet<String> = ADMIT
         .run(&[
             arg(queue),
@@ -85,9 +88,9 @@ pub fn admit(
     if admitted.len() == ids.len() {
         return HashMap::new();
     }
-    let originals: HashMap<String, i64> = ORIGINALS
+    let originals: HashMap<String, Original> = ORIGINALS
         .run(&[arg(queue), arg(partition), arg(ids.to_vec())])
-        .map(|row| (row.need::<String>(c"id"), row.need(MESSAGE_ID)))
+        .map(|row| (row.need::<String>(c"id"), row.get(MESSAGE_ID)))
         .filter(|(id, _)| !admitted.contains(id))
         .collect();
     if admitted.len() + originals.len() < ids.len() {
@@ -101,20 +104,63 @@ pub fn renumber(queue: i64, partition: &str, ids: &[&str], messages: &[i64]) {
     RENUMBER.run(&[arg(queue), arg(partition), arg(ids.to_vec()), arg(messages.to_vec())]);
 }
 
+static COMPLETE: Statement = Statement::new(
+    "UPDATE queen_mq.admission AS a SET message_id = t.message_id
+     FROM unnest($3, $4) AS t(id, message_id)
+     CROSS JOIN LATERAL (SELECT ctid FROM queen_mq.admission
+         WHERE queue_id = $1 AND partition = $2 AND transaction_id = t.id AND message_id IS NULL
+         OFFSET 0) AS own
+     WHERE a.ctid = own.ctid",
+    &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, pg_sys::INT8ARRAYOID],
+);
+
+/// Write the message ids of messages that were admitted when they were pushed with a delay. Those
+/// whose row is gone, or is a later message's by now, are left as they are. The caller knows by
+/// [`is_busy`] that no other transaction has locked a row.
+pub fn complete(queue: i64, partition: &str, ids: &[&str], messages: &[i64]) {
+    COMPLETE.run(&[arg(queue), arg(partition), arg(ids.to_vec()), arg(messages.to_vec())]);
+}
+
+// The transaction_id of a message that waits for its delay stays, as the message does. A row that
+// another transaction has locked stays: that transaction is pushing the transaction_id
+// again, and has found the duplicate before the purge.
+static FORGET_ALL: Statement = Statement::new(
+    "DELETE FROM queen_mq.admission WHERE ctid = ANY (ARRAY(
+         SELECT ctid FROM queen_mq.admission
+         WHERE queue_id = $1 AND message_id IS NOT NULL FOR UPDATE SKIP LOCKED))",
+    &[pg_sys::INT8OID],
+);
+static FORGET_IN: Statement = Statement::new(
+    "DELETE FROM queen_mq.admission WHERE ctid = ANY (ARRAY(
+         SELECT ctid FROM queen_mq.admission
+         WHERE queue_id = $1 AND partition = $2 AND message_id IS NOT NULL
+         FOR UPDATE SKIP LOCKED))",
+    &[pg_sys::INT8OID, pg_sys::TEXTOID],
+);
+
+/// Forget every transaction_id of the queue, or of one partition, whose message is or was in the
+/// log, as far as this transaction can see. Waits for no other transaction.
+pub fn forget(queue: i64, partition: Option<&str>) {
+    match partition {
+        None => FORGET_ALL.run(&[arg(queue)]),
+        Some(partition) => FORGET_IN.run(&[arg(queue), arg(partition)]),
+    };
+}
+
 pub(super) static REMEMBERED: Index = Index {
     table: &ADMISSIONS,
     name: c"admission_once",
     columns: &[QUEUE_ID, PARTITION, TRANSACTION_ID],
 };
 
-/// The message of a transaction_id that was admitted after `since`.
-pub fn find(queue: i64, partition: &str, id: &str, since: Moment) -> Result<Option<i64>> {
+/// Whether this transaction_id was admitted after `since`.
+pub fn is_remembered(queue: i64, partition: &str, id: &str, since: Moment) -> Result<bool> {
     let key = [Value::Int(queue), Value::Text(partition), Value::Text(id)];
-    let read = |row: &Tuple| (row.need(MESSAGE_ID), row.need::<At>(ADMITTED_AT).0);
+    let read = |row: &Tuple| row.need::<At>(ADMITTED_AT).0;
     let found = ActiveSnapshot::new_snapshot(|under| {
         Ok(REMEMBERED.end(&key, ScanEnd::Start, under, read))
     })?;
-    Ok(found.filter(|(_, at)| *at > since).map(|(message, _)| message))
+    Ok(found.is_some_and(|at| at > since))
 }
 
 /// Whether an open transaction is pushing this transaction_id. (A push of a duplicate locks the row

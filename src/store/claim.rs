@@ -140,6 +140,12 @@ pub fn lock(place: RowLocation, wait: bool, under: &ActiveSnapshot) -> bool {
     CLAIMS.lock(place, wait, under)
 }
 
+/// Whether another transaction, which has not ended, has locked the claim whose row lies there. A
+/// guess: a moment later it may be otherwise.
+pub fn is_held(place: RowLocation, under: &ActiveSnapshot) -> bool {
+    CLAIMS.is_held(place, under)
+}
+
 /// A claim as it is at this moment; its transaction may not have committed.
 #[derive(Clone, Copy, Debug)]
 pub struct DirtyClaim {

@@ -99,6 +99,20 @@ fn is_at_hand(group: i64, partition: &str) -> bool {
     BY_PARTITION.scan_dirty(&keys, ScanEnd::Start, |_, _| ControlFlow::Break(())).is_some()
 }
 
+/// Whether another transaction, which has not ended, has locked the cursor whose row lies there, or
+/// is creating it where it has no row yet. A guess: a moment later it may be otherwise.
+pub fn is_held(
+    group: i64,
+    partition: &str,
+    place: Option<RowLocation>,
+    under: &ActiveSnapshot,
+) -> bool {
+    match place {
+        Some(place) => CURSORS.is_held(place, under),
+        None => is_at_hand(group, partition),
+    }
+}
+
 /// A cursor that has just been inserted.
 fn fresh(id: u64, group: i64, partition: &str) -> Located {
     let (partition, cursor) = (partition.to_owned(), Cursor::default());

@@ -10,7 +10,6 @@ use crate::pg::columns::{Columns, arg};
 use crate::pg::datum::Jsonb;
 use crate::pg::key::{Key, Value};
 use crate::pg::own_commits;
-use crate::pg::relation;
 use crate::pg::scan::{ScanEnd, Tuple};
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::spi::Statement;
@@ -39,44 +38,32 @@ pub struct NewTimer<'a> {
     pub headers: Option<Jsonb>,
 }
 
-macro_rules! insert {
-    ($conflict:literal) => {
-        Statement::new(
-            concat!(
-                "INSERT INTO queen_mq.timer AS t (queue_id, timer_key, partition, transaction_id,
-                     deliver_at, payload, headers)
-                 VALUES ($1, $2, $3, $4, $5, $6, $7)
-                 ON CONFLICT ON CONSTRAINT timer_once DO ",
-                $conflict
-            ),
-            &[
-                pg_sys::INT8OID,
-                pg_sys::TEXTOID,
-                pg_sys::TEXTOID,
-                pg_sys::TEXTOID,
-                pg_sys::TIMESTAMPTZOID,
-                pg_sys::JSONBOID,
-                pg_sys::JSONBOID,
-            ],
-        )
-    };
-}
 // `xmax = 0`: the row was inserted, not updated.
-static REPLACE: Statement = insert!(
-    "UPDATE SET partition = excluded.partition, transaction_id = excluded.transaction_id,
-         deliver_at = excluded.deliver_at, payload = excluded.payload, headers = excluded.headers
-     RETURNING t.xmax = 0 AS is_new"
-);
-static ADD: Statement = insert!("NOTHING");
-static EXISTS: Statement = Statement::new(
-    "SELECT FROM queen_mq.timer WHERE queue_id = $1 AND timer_key = $2",
-    &[pg_sys::INT8OID, pg_sys::TEXTOID],
+static REPLACE: Statement = Statement::new(
+    "INSERT INTO queen_mq.timer AS t (queue_id, timer_key, partition, transaction_id, deliver_at,
+         payload, headers)
+     VALUES ($1, $2, $3, $4, $5, $6, $7)
+     ON CONFLICT ON CONSTRAINT timer_once DO UPDATE SET partition = excluded.partition,
+         transaction_id = excluded.transaction_id, deliver_at = excluded.deliver_at,
+         payload = excluded.payload, headers = excluded.headers
+     RETURNING t.xmax = 0 AS is_new",
+    &[
+        pg_sys::INT8OID,
+        pg_sys::TEXTOID,
+        pg_sys::TEXTOID,
+        pg_sys::TEXTOID,
+        pg_sys::TIMESTAMPTZOID,
+        pg_sys::JSONBOID,
+        pg_sys::JSONBOID,
+    ],
 );
 
 impl NewTimer<'_> {
-    fn run(self, statement: &Statement) -> crate::pg::spi::SqlRows {
+    /// Schedule it in place of the timer of this key. True if there was none. Waits for a
+    /// transaction that is scheduling, delivering or cancelling that timer.
+    pub fn replace(self) -> bool {
         own_commits::note_moment(self.deliver_at);
-        statement.run(&[
+        let values = [
             arg(self.queue),
             arg(self.key),
             arg(self.partition),
@@ -84,27 +71,11 @@ impl NewTimer<'_> {
             arg(At(self.deliver_at)),
             arg(self.payload),
             self.headers.and_then(arg),
-        ])
-    }
-
-    /// Schedule it in place of the timer of this key. True if there was none. Waits for a
-    /// transaction that is scheduling, delivering or cancelling that timer.
-    pub fn replace(self) -> bool {
-        match self.run(&REPLACE).first() {
+        ];
+        match REPLACE.run(&values).first() {
             Some(row) => row.need(c"is_new"),
             None => Error::suppressed("queen_mq.timer").raise(),
         }
-    }
-
-    /// Schedule it, unless there is a timer of this key. False if there is. Waits as `replace`
-    /// does.
-    pub fn add(self) -> bool {
-        let (queue, key) = (self.queue, self.key);
-        let is_added = self.run(&ADD).affected() > 0;
-        if !is_added && EXISTS.run(&[arg(queue), arg(key)]).affected() == 0 {
-            relation::refuse_suppression(&TIMERS);
-        }
-        is_added
     }
 }
 
@@ -136,6 +107,7 @@ pub fn lock_of_queue(queue: i64) {
 /// A message that is due; this transaction has locked its timer.
 pub struct Due {
     pub id: i64,
+    pub key: String,
     pub partition: String,
     pub transaction_id: String,
     pub payload: Jsonb,
@@ -144,7 +116,7 @@ pub struct Due {
 
 // Timers that another transaction is delivering, replacing or cancelling are skipped.
 static HOLD_DUE: Statement = Statement::new(
-    "SELECT id, partition, transaction_id, payload, headers FROM queen_mq.timer
+    "SELECT id, timer_key, partition, transaction_id, payload, headers FROM queen_mq.timer
      WHERE queue_id = $1 AND deliver_at >= $4 AND deliver_at <= $2
      ORDER BY deliver_at, id LIMIT $3 FOR UPDATE SKIP LOCKED",
     &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
@@ -157,6 +129,7 @@ pub fn hold_due(queue: i64, first: Moment, now: Moment, limit: usize) -> Vec<Due
         .run(&[arg(queue), arg(At(now)), arg(limit as i64), arg(At(first))])
         .map(|row| Due {
             id: row.need(ID),
+            key: row.need(TIMER_KEY),
             partition: row.need(PARTITION),
             transaction_id: row.need(TRANSACTION_ID),
             payload: row.need(PAYLOAD),

@@ -10,6 +10,7 @@ pub mod waiters;
 use pgrx::pg_sys;
 
 use crate::error::Result;
+use crate::pg::client;
 use crate::pg::clock::{self, Moment, SECOND};
 use crate::wait::waiters::{WaiterSlot, Wanted};
 
@@ -63,7 +64,8 @@ impl Wait {
 
     /// Sleep after a look that has found nothing. `wanted`: what to be woken for. `next`: the
     /// moment at which something is there without a commit: a lease expires, a retry or a timer is
-    /// due. Cancellation, termination and shutdown end the sleep.
+    /// due. Cancellation, termination and shutdown end the sleep. If the client has gone, the
+    /// session ends.
     ///
     /// Returns at once where it has just got a slot, which happens the first time, and when the
     /// group has been registered in the meantime. The caller has to look once more then: a commit
@@ -100,5 +102,8 @@ impl Wait {
             pg_sys::ResetLatch(pg_sys::MyLatch);
         }
         pgrx::check_for_interrupts!();
+        // The next look may take messages, which a client that has gone would keep from all others
+        // for the time of a lease.
+        client::ensure_connected();
     }
 }

@@ -76,3 +76,46 @@ SELECT count(*) - :before AS written FROM queen_messages;
 
 -- Values at the limits are accepted.
 SELECT status FROM queen_push(repeat('q', 255), '1', partition => repeat('p', 255), transaction_id => repeat('t', 1024));
+
+-- NULL is nothing to push: array_agg and jsonb_agg return it where there are no rows.
+SELECT count(*) FROM queen_push_items((SELECT jsonb_agg(x) FROM unnest('{}'::jsonb[]) AS x));
+SELECT count(*) FROM queen_push_batch('push', (SELECT array_agg(x) FROM unnest('{}'::jsonb[]) AS x));
+SELECT queen_push_batch(NULL, NULL);
+
+-- A duplicate is one, also where the queue is full. A call with a new message in it is refused.
+SELECT max_depth FROM queen_configure('full', max_depth => 2);
+SELECT status FROM queen_push_batch('full', ARRAY['1', '2']::jsonb[], transaction_ids => ARRAY['f1', 'f2']);
+SELECT status FROM queen_push('full', '1', transaction_id => 'f1');
+SELECT status FROM queen_push('full', '1', transaction_id => 'f1', delay => '1 h');
+SELECT status FROM queen_push_batch('full', ARRAY['1', '2', '2']::jsonb[], transaction_ids => ARRAY['f1', 'f2', 'f2']);
+SELECT status FROM queen_push('full', '3');
+SELECT status FROM queen_push('full', '3', transaction_id => 'f3');
+SELECT status FROM queen_push('full', '1', partition => 'other', transaction_id => 'f1');
+SELECT status FROM queen_push_batch('full', ARRAY['1', '3']::jsonb[], transaction_ids => ARRAY['f1', 'f3']);
+
+-- After a purge the same transaction_ids are stored again; in other queues they are remembered.
+SELECT status FROM queen_push('kept', '1', transaction_id => 'f1');
+SELECT queen_purge('full');
+SELECT status FROM queen_push('full', '1', transaction_id => 'f1');
+SELECT status FROM queen_push('kept', '1', transaction_id => 'f1');
+
+-- A push with a delay admits its transaction_id at once. The original is told apart from its twins
+-- when it comes: it is delivered, and they have its id.
+SELECT status FROM queen_push('soon', '1', transaction_id => 's', delay => '50 ms');
+SELECT message_id, status FROM queen_push('soon', '2', transaction_id => 's');
+SELECT message_id, status FROM queen_push('soon', '3', transaction_id => 's', delay => '1 h');
+SELECT message_id, status FROM queen_push_batch('soon', ARRAY['4']::jsonb[], transaction_ids => ARRAY['s']);
+SELECT status FROM queen_push('soon', '5', partition => 'other', transaction_id => 's');
+-- A purge takes no message that waits for its delay, and so remembers it.
+SELECT queen_purge('soon');
+SELECT message_id, status FROM queen_push('soon', '6', transaction_id => 's');
+SELECT payload, transaction_id, message_id AS original FROM queen_pop('soon', wait => '5 s') \gset
+SELECT :'payload' AS payload, :'transaction_id' AS transaction_id;
+SELECT status, message_id = :original AS has_its_id FROM queen_push('soon', '7', transaction_id => 's');
+-- If the window is over before the message comes, a later push of the id is a message of its own. Both come.
+SELECT dedup_window FROM queen_configure('soon', dedup_window => '10 ms');
+SELECT status FROM queen_push('soon', '8', transaction_id => 'w', delay => '60 ms');
+SELECT pg_sleep(0.02);
+SELECT status FROM queen_push('soon', '9', transaction_id => 'w');
+SELECT pg_sleep(0.05);
+SELECT array_agg(payload ORDER BY payload) FROM queen_pop('soon', 'all', batch => 10, subscription_mode => 'all', wait => '5 s');

@@ -39,7 +39,7 @@ SELECT message_id IS NOT NULL, status FROM queen_push('t', '5', delay => '500 ms
 SELECT message_id IS NOT NULL, status FROM queen_push('t', '5', transaction_id => 'd');
 SELECT status FROM queen_push('t', '7', delay => '0');
 SELECT pg_temp.read() IS NOT NULL;
--- The id is pushed without delay while the timer waits: the later message is the duplicate.
+-- The id is pushed without delay while the first message waits for its own: the second is the duplicate.
 SELECT status FROM queen_push('t', '8', delay => '1 ms', transaction_id => 'race');
 SELECT status FROM queen_push('t', '9', transaction_id => 'race');
 SELECT pg_sleep(0.01);

@@ -361,3 +361,12 @@ DO $$ BEGIN FOR i IN 1..4 LOOP PERFORM queen_sweep(); END LOOP; END $$;
 TABLE all_standing;
 (TABLE all_standing EXCEPT ALL TABLE before) UNION ALL (TABLE before EXCEPT ALL TABLE all_standing);
 SELECT * FROM pg_temp.ack('b', NULL);
+
+-- The rows of one pop are in the order of the log within each partition, also those that came back.
+SELECT ordering FROM queen_configure('sorted', ordering => 'none');
+SELECT count(*) FROM queen_push_items((SELECT jsonb_agg(jsonb_build_object('queue', 'sorted', 'partition', 'p' || n % 2, 'payload', n)) FROM generate_series(1, 12) AS n));
+SELECT lease_id AS lease FROM queen_pop('sorted', batch => 8, partitions => 2) LIMIT 1 \gset
+SELECT count(*) FROM queen_push('sorted', '13', 'p1');
+SELECT settled FROM queen_ack(:'lease', status => 'retry');
+SELECT partition, array_agg(payload ORDER BY ordinality) = array_agg(payload ORDER BY message_id) AS is_sorted, count(*)
+FROM queen_pop('sorted', batch => 20, partitions => 2) WITH ORDINALITY GROUP BY partition ORDER BY partition;

@@ -24,6 +24,17 @@ pub enum Mode {
     From(Moment),
 }
 
+impl Mode {
+    /// How a group that begins there was registered, or moved since.
+    pub fn of(start: &Start) -> Self {
+        match start.since {
+            Some(at) => Mode::From(at),
+            None if *start == Start::default() => Mode::All,
+            None => Mode::New,
+        }
+    }
+}
+
 /// The end of the log, as of one snapshot.
 pub struct LogEnd {
     /// A segment id: every segment up to it that the snapshot does not show is of a transaction

@@ -23,7 +23,7 @@ use crate::settings;
 use crate::store::group::{self, Group, NewGroup, Patience, QUEUE_MODE};
 use crate::store::identity::Identity;
 use crate::store::queue::{self, Queue};
-use crate::store::segment::{self, news};
+use crate::store::segment::{self, has_messages, news};
 use crate::store::{discovery, seen_snapshot, tally};
 use crate::wait::waiters::{self, PartitionHash, Topic};
 
@@ -79,6 +79,8 @@ pub struct Registration {
     discovery: Discovery,
     /// There was something for the group when this was made.
     has_messages: bool,
+    /// There were messages when this was made, of which the group gets none.
+    pub passes_by_messages: bool,
     /// What has come since.
     since: Stream<(String, u64)>,
 }
@@ -95,7 +97,7 @@ impl Registration {
             let end = LogEnd::look(identity, under);
             let since = Stream::starting_at(&end.seen.snapshot, end.seen.xmax);
             let beginning = Beginning::of(mode, id, &end, under);
-            let (has_messages, baseline, counted) = match (beginning.messages, id) {
+            let (has_some, baseline, counted) = match (beginning.messages, id) {
                 (Some(messages), _) => (messages > 0, None, None),
                 (None, None) => (false, Some(0), None),
                 (None, Some(id)) => {
@@ -104,6 +106,8 @@ impl Registration {
                     (has_any, Some(tally.removed_messages as i64), Some((id, revision)))
                 }
             };
+            let passes_by_messages =
+                mode == Mode::New && id.is_some_and(|id| has_messages(id, under));
             Ok(Self {
                 at: clock::now(),
                 start: beginning.start,
@@ -112,7 +116,8 @@ impl Registration {
                 ordering: None,
                 counted,
                 discovery: beginning.discovery,
-                has_messages,
+                has_messages: has_some,
+                passes_by_messages,
                 since,
             })
         })

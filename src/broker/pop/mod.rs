@@ -10,6 +10,7 @@
 //! | [`request`] | a call of `queen_pop`: find queue and group, register, wait and look again |
 //! | [`ready`] | a call of `queen_wait`: is there something to pop |
 //! | [`look_again`] | the wait between two looks, which both calls share |
+//! | [`notices`] | what a client is told of a first step that went another way than was meant |
 //! | [`context`] | what the pop knows before it tries a partition, and its reads of the log |
 //! | [`search`] | which partitions to try |
 //! | [`ordered`] | a try in a group with order: one consumer at a time has the partition |
@@ -25,6 +26,7 @@
 mod context;
 mod delivery;
 mod look_again;
+mod notices;
 mod ordered;
 pub mod ready;
 pub mod request;

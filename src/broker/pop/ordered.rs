@@ -54,7 +54,13 @@ impl PartitionPop for OrderedPop {
     fn peek(context: &PopContext<'_>, partition: &str) -> Result<PartitionResult> {
         Ok(match read(context, partition, context.limits.batch)? {
             PartitionRead::NoMessage(result) => result,
-            PartitionRead::Messages(_) => PartitionResult::FOUND,
+            PartitionRead::Messages(messages) => {
+                let place = messages.cursor.as_ref().map(|(_, place)| *place);
+                match cursor::is_held(context.group.id, partition, place, context.under) {
+                    true => PartitionResult::Locked,
+                    false => PartitionResult::FOUND,
+                }
+            }
         })
     }
 }

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use super::look_again::{LookResult, NextLook, look_until};
 use super::request::find;
-use super::{Peek, peek};
+use super::{Peek, notices, peek};
 use crate::broker::group::beginning::Mode;
 use crate::broker::group::register::Registration;
 use crate::error::Result;
@@ -35,8 +35,12 @@ fn look(queue_name: &str, group_name: &str, is_last: bool) -> LookResult<bool> {
     let mut found = find(queue_name, group_name)?;
     if found.group.is_none() {
         let identity = found.identity()?;
-        Registration::prepare(queue_name, group_name, Mode::New, identity)?
-            .write_into(&mut found, queue_name, group_name)?;
+        let registration = Registration::prepare(queue_name, group_name, Mode::New, identity)?;
+        let passes_by_messages = registration.passes_by_messages;
+        registration.write_into(&mut found, queue_name, group_name)?;
+        if passes_by_messages && found.group.is_some() {
+            notices::registered_as_new(queue_name, group_name);
+        }
     }
     let (Some(queue), Some(group)) = (&found.queue, &found.group) else {
         let group = found.group.as_ref().map(|group| group.id);

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 
 use super::look_again::{LookResult, NextLook, look_until};
 use super::run::PopResult;
-use super::{Delivery, PopLimits, pop_once};
+use super::{Delivery, PopLimits, notices, pop_once};
 use crate::broker::group::beginning::Mode;
 use crate::broker::group::register::Registration;
 use crate::broker::lookup::{self, ForPop};
@@ -31,8 +31,9 @@ pub struct PopRequest<'a> {
     pub limits: PopLimits<'a>,
     /// How long to wait for a first message, in microseconds.
     pub wait: i64,
-    /// Where the group begins to read if this call registers it.
-    pub mode: Mode,
+    /// Where the group begins to read if this call registers it; None: the call does not say, so
+    /// it is `new`.
+    pub mode: Option<Mode>,
 }
 
 /// What the call will register a group with that some look has missed: what the group may read is
@@ -95,10 +96,13 @@ fn look(
 /// and `queen_mq.auto_create` is off.
 pub fn find(queue: &str, group: &str) -> Result<ForPop> {
     let found = lookup::for_pop(queue, group)?;
-    match found.queue.is_none() && !settings::auto_create() {
-        true => Err(Error::no_such_queue(queue)),
-        false => Ok(found),
+    if found.queue.is_none() {
+        if !settings::auto_create() {
+            return Err(Error::no_such_queue(queue));
+        }
+        notices::queue_is_missing(queue);
     }
+    Ok(found)
 }
 
 /// Register the group, if it is new and the time for that has come; then pop. Where all of that is
@@ -112,7 +116,8 @@ fn register_and_pop(
 ) -> Result<PopResult> {
     let registration = match found.group {
         // If the group is removed while the call waits, what it may read is fixed anew.
-        Some(_) => {
+        Some(ref group) => {
+            notices::compare_modes(request.queue, request.group, group, request.mode);
             *pending = None;
             None
         }
@@ -140,11 +145,13 @@ fn register_and_pop(
             kept_if(is_kept, pop)?
         }
     };
-    if let Some(registration) = registration
-        && !(is_last || result.has_written)
-    {
-        found.group = None;
-        *pending = Some(registration);
+    if let Some(registration) = registration {
+        if !(is_last || result.has_written) {
+            found.group = None;
+            *pending = Some(registration);
+        } else if registration.passes_by_messages && found.group.is_some() {
+            notices::registered_as_new(request.queue, request.group);
+        }
     }
     Ok(result)
 }
@@ -161,7 +168,8 @@ fn registration_to_write(
         Some(registration) => registration,
         None => {
             let (queue, group) = (request.queue, request.group);
-            Box::new(Registration::prepare(queue, group, request.mode, identity)?)
+            let mode = request.mode.unwrap_or(Mode::New);
+            Box::new(Registration::prepare(queue, group, mode, identity)?)
         }
     };
     if !is_last && !registration.has_news(queue, identity)? && !found.has_due_timer() {

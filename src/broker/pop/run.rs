@@ -3,12 +3,12 @@
 //! [`super::ordered`] and [`super::unordered`] find messages and lock; then they come here. All
 //! writes here are under the lock on a cursor or a claim, which the transaction keeps to its end.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use queen_engine::lease::{Handle, LeaseId};
-use queen_engine::message::Spans;
+use queen_engine::message::{MessageId, Spans};
 use queen_engine::pop::{Pop, Popped};
 
 use super::context::{PopContext, PopLimits};
@@ -207,7 +207,8 @@ impl<'a> PopRun<'a> {
         }
         self.fetch_missing(segments, &popped.taken, log);
         self.cover((located.id, located.message));
-        self.deliver(&located.partition, &popped.taken, segments, lease);
+        let failures = &located.cursor.failures;
+        self.deliver(&located.partition, &popped.taken, failures, segments, lease);
         Ok(PartitionResult::Popped)
     }
 
@@ -236,11 +237,13 @@ impl<'a> PopRun<'a> {
         self.lease.covered.push(row);
     }
 
-    /// Deliver messages whose state has been written.
+    /// Deliver messages whose state has been written. `failures`: how often each was settled as
+    /// failed before; those that are not in it, never.
     pub fn deliver(
         &mut self,
         partition: &str,
         messages: &Spans,
+        failures: &BTreeMap<MessageId, u32>,
         segments: &HashMap<u64, Stored>,
         lease: Option<(LeaseId, i64)>,
     ) {
@@ -265,6 +268,7 @@ impl<'a> PopRun<'a> {
                     contents,
                     created_at,
                     attempt: span.deliveries,
+                    failures: failures.get(&message).copied().unwrap_or(0),
                     lease: lease.map(|(id, duration)| (id, now.saturating_add(duration))),
                 });
             }
@@ -273,10 +277,13 @@ impl<'a> PopRun<'a> {
 
     /// Write what the lease covers, and end the pop.
     pub fn finish(self) -> PopResult {
-        let Self { context, lease, deliveries, has_written, is_outdated, .. } = self;
+        let Self { context, lease, mut deliveries, has_written, is_outdated, .. } = self;
         let Self { has_moved_on, met_lock, left_in, .. } = self;
         if let Some((id, lease_id)) = lease.set.filter(|_| !lease.covered.is_empty()) {
             lease_set::insert(id, lease_id, lease.covered, context.now);
+        }
+        if !context.group.is_ordered(&context.queue.options) {
+            in_order_of_the_log(&mut deliveries);
         }
         let is_outdated = is_outdated && deliveries.is_empty();
         PopResult { deliveries, has_written, is_outdated, has_moved_on, met_lock, left_in }
@@ -306,4 +313,15 @@ impl<'a> PopRun<'a> {
             segments.extend(stored.into_iter().map(|segment| (segment.id(), segment)));
         }
     }
+}
+
+/// Sort deliveries by their messages, within each partition: without order, messages that came back
+/// are popped before or after others of their partition. Partitions stay in the order in which the
+/// pop came to them.
+fn in_order_of_the_log(deliveries: &mut [Delivery]) {
+    let mut first = HashMap::new();
+    for (place, delivery) in deliveries.iter().enumerate() {
+        first.entry(delivery.partition.clone()).or_insert(place);
+    }
+    deliveries.sort_by_key(|delivery| (first[&delivery.partition], delivery.message));
 }

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::random::random;
 use crate::pg::snapshot::ActiveSnapshot;
-use crate::store::admission;
+use crate::store::admission::{self, Original};
 use crate::store::queue::Queue;
 use crate::store::timer::{self, Due, NewTimer};
 use crate::store::{seen_snapshot, tally};
@@ -24,36 +24,39 @@ use crate::wait::waiters::{self, PartitionHash, Topic};
 /// ends.
 pub const MOVED_BY_POP: usize = 100;
 
-/// Push a message after `delay` microseconds. It is a duplicate if the dedup window remembers its
-/// transaction_id, or if a push of it has been delayed and waits. QN020 where the queue is full;
+/// Push a message after `delay` microseconds. Its transaction_id is admitted now, so it is a
+/// duplicate if the dedup window remembers that one, also of a message that waits for its delay.
+/// QN020 where the queue is full;
 /// 42704 where it is not there and may not be created. Waits for a transaction that is creating the
 /// queue, or is delaying or moving the same message.
 pub fn push_later(message: &Message, delay: i64) -> Result<Pushed> {
     let queue = find_or_auto_create(&message.to.queue)?;
-    max_depth::admit(&queue, 1)?;
     let now = clock::now();
     let partition = &message.to.partition;
     let random_id = || format!("delayed-{:016x}{:016x}", random(), random());
     let transaction_id = message.transaction_id.clone().unwrap_or_else(random_id);
-    let window = queue.options.dedup_window();
-    if window > 0
-        && let Some(original) = admission::find(queue.id, partition, &transaction_id, now - window)?
-    {
-        return Ok(Pushed::duplicate_of(Some(original), transaction_id));
+    max_depth::admit(&queue, partition, &[message])?;
+    if let Some(original) = admit(&queue, message, now) {
+        return Ok(Pushed::duplicate_of(original, transaction_id));
     }
     // Of each group, one session learns of the moment, and moves the message when it is due.
     waiters::touch(Topic::queue(&queue.name), PartitionHash::ANY);
     // No key that a user gives has control characters.
-    let key = match window {
-        0 => format!("\u{1}{}", random_id()),
-        _ => format!("\u{1}{partition}\u{1f}{transaction_id}"),
-    };
+    let key = format!("{MADE_UP}{}", random_id());
     let deliver_at = moment_of(&queue, now.saturating_add(delay))?;
-    let is_new = message.as_timer(&queue, &key, &transaction_id, deliver_at).add();
-    Ok(match is_new {
-        true => Pushed::scheduled(transaction_id),
-        false => Pushed::duplicate_of(None, transaction_id),
-    })
+    message.as_timer(&queue, &key, &transaction_id, deliver_at).replace();
+    Ok(Pushed::scheduled(transaction_id))
+}
+
+/// With what the key of a delayed push begins.
+const MADE_UP: char = '\u{1}';
+
+/// Remember the transaction_id that a message with a delay was given, for the dedup window from now
+/// on. The original, if the message is a duplicate.
+fn admit(queue: &Queue, message: &Message, now: Moment) -> Option<Original> {
+    let window = queue.options.dedup_window();
+    let id = message.transaction_id.as_deref().filter(|_| window > 0)?;
+    admission::admit(queue.id, &message.to.partition, &[id], &[None], now, window).remove(id)
 }
 
 /// The moment for which a timer is set that is to be delivered at `wanted`: that one, if it lies
@@ -117,6 +120,7 @@ fn deliver_in(queue: &Queue, partition: &str, held: Vec<Due>) -> Result<usize> {
         if !has_window || !admission::is_busy(queue.id, partition, &due.transaction_id)? {
             ids.push(due.id);
             messages.push(Message {
+                was_admitted: due.key.starts_with(MADE_UP),
                 to: to.clone(),
                 payload: due.payload,
                 transaction_id: Some(due.transaction_id),

@@ -6,11 +6,13 @@
 //! long as counting took, and for longer where the limit is far away. To count, it tries the lock
 //! `tally` of the queue, and keeps the result for others if it gets it.
 
+use crate::broker::push::message::Message;
 use crate::broker::stats::count::measure_depth;
 use crate::error::{Code, Error, Result};
 use crate::pg::clock::{self, Moment, SECOND};
 use crate::pg::session_cache::SessionCache;
 use crate::pg::snapshot::ActiveSnapshot;
+use crate::store::admission;
 use crate::store::queue::Queue;
 
 /// A count that the session remembers.
@@ -36,8 +38,9 @@ thread_local! {
     static KNOWN: SessionCache<i64, KnownDepth> = SessionCache::of(REMEMBERED);
 }
 
-/// Let so many messages in, or refuse them with QN020.
-pub fn admit(queue: &Queue, messages: usize) -> Result<()> {
+/// Let messages of one partition in, or refuse them with QN020. A full queue still lets in a push
+/// of which every message is a duplicate, since such a push stores nothing.
+pub fn admit(queue: &Queue, partition: &str, messages: &[&Message]) -> Result<()> {
     let Some(max) = queue.options.max_depth else { return Ok(()) };
     let now = clock::now();
     let remembered = KNOWN.with(|known| known.take(&queue.id));
@@ -47,9 +50,9 @@ pub fn admit(queue: &Queue, messages: usize) -> Result<()> {
     };
     let depth = known.depth + known.pushed;
     let is_full = depth >= max;
-    known.pushed += if is_full { 0 } else { messages as i64 };
+    known.pushed += if is_full { 0 } else { messages.len() as i64 };
     KNOWN.with(|all| all.keep(queue.id, known));
-    match is_full {
+    match is_full && !are_duplicates(queue, partition, messages, now)? {
         false => Ok(()),
         true => Err(Error::new(Code::QueueFull, format!("queue \"{}\" is full", queue.name))
             .detail(format!(
@@ -57,6 +60,28 @@ pub fn admit(queue: &Queue, messages: usize) -> Result<()> {
             ))
             .hint("Push again when consumers have caught up, or raise max_depth.")),
     }
+}
+
+/// Count anew for the next push of this session to the queue.
+pub fn forget(queue: i64) {
+    KNOWN.with(|known| known.take(&queue));
+}
+
+/// Whether the queue remembers the transaction_id of every message.
+fn are_duplicates(
+    queue: &Queue,
+    partition: &str,
+    messages: &[&Message],
+    now: Moment,
+) -> Result<bool> {
+    let since = now.saturating_sub(queue.options.dedup_window());
+    for message in messages {
+        let Some(id) = &message.transaction_id else { return Ok(false) };
+        if !admission::is_remembered(queue.id, partition, id, since)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 impl KnownDepth {

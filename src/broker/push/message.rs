@@ -19,6 +19,9 @@ pub struct Message {
     /// None: derived from the message's id.
     pub transaction_id: Option<String>,
     pub headers: Option<Jsonb>,
+    /// It comes from the table of timers, and its transaction_id was admitted when it was put
+    /// there.
+    pub was_admitted: bool,
 }
 
 /// What became of a pushed message.

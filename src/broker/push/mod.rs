@@ -48,8 +48,8 @@ pub fn push(messages: &[&Message]) -> Result<Vec<Pushed>> {
             Some(known) => known,
             None => find_or_auto_create(name)?,
         };
-        max_depth::admit(&queue, places.len())?;
         let there: Vec<&Message> = places.iter().map(|&at| messages[at]).collect();
+        max_depth::admit(&queue, partition, &there)?;
         for (at, result) in places.iter().zip(push_to_partition(&queue, partition, &there)?) {
             pushed[*at] = Some(result);
         }

@@ -4,7 +4,8 @@
 //! The verb push calls this, and so does the delivery of due timers. It follows the push rule of
 //! [`crate::broker::push`]. A transaction_id that the queue's dedup window remembers has a row in
 //! the table `admission`, which the pushing transaction locks to its end: another transaction that
-//! pushes the same one waits for it there.
+//! pushes the same one waits for it there. A message that was pushed with a delay has had its row
+//! since then, and gets its message id here.
 
 use std::collections::HashMap;
 
@@ -13,6 +14,7 @@ use queen_engine::message::{MessageId, SEGMENT_CAPACITY};
 use crate::broker::push::message::{Message, PushStatus, Pushed};
 use crate::error::Result;
 use crate::pg::clock;
+use crate::store::admission::Original;
 use crate::store::queue::Queue;
 use crate::store::segment::{self, Appending, NewSegment};
 use crate::store::{admission, seen_snapshot};
@@ -59,6 +61,7 @@ pub fn push_to_partition(
         pgrx::check_for_interrupts!();
     }
     appending.end();
+    batch.complete_admissions(queue, partition);
     Ok(batch.results())
 }
 
@@ -79,7 +82,7 @@ struct PushBatch<'a> {
     /// For each message: the first one of the call with its transaction_id, if that is another.
     twin: Vec<Option<usize>>,
     /// For each message: the one of an earlier call that it duplicates.
-    original: Vec<Option<i64>>,
+    original: Vec<Option<Original>>,
     /// For each message: its id, once it has one.
     ids: Vec<Option<MessageId>>,
     /// Ids of segments that were drawn before the segments are written.
@@ -93,6 +96,9 @@ impl<'a> PushBatch<'a> {
             .iter()
             .enumerate()
             .map(|(at, message)| {
+                if message.was_admitted {
+                    return None;
+                }
                 let seen = *first.entry(message.transaction_id.as_deref()?).or_insert(at);
                 (seen != at).then_some(seen)
             })
@@ -159,6 +165,7 @@ impl<'a> PushBatch<'a> {
         let messages = self.messages;
         let asked: Vec<(usize, &str)> = self
             .stored()
+            .filter(|&at| !messages[at].was_admitted)
             .filter_map(|at| Some((at, messages[at].transaction_id.as_deref()?)))
             .collect();
         if asked.is_empty() {
@@ -167,6 +174,7 @@ impl<'a> PushBatch<'a> {
         self.number_all();
         let names: Vec<&str> = asked.iter().map(|(_, id)| *id).collect();
         let numbers = self.numbers(&asked);
+        let numbers: Vec<Option<i64>> = numbers.into_iter().map(Some).collect();
         let originals = admission::admit(queue.id, partition, &names, &numbers, now, window);
         if originals.is_empty() {
             return;
@@ -179,6 +187,20 @@ impl<'a> PushBatch<'a> {
             asked.into_iter().filter(|(_, id)| !originals.contains_key(*id)).collect();
         let names: Vec<&str> = admitted.iter().map(|(_, id)| *id).collect();
         admission::renumber(queue.id, partition, &names, &self.numbers(&admitted));
+    }
+
+    /// Write the ids of messages whose transaction_ids were admitted without one.
+    fn complete_admissions(&self, queue: &Queue, partition: &str) {
+        let was_admitted = |at: usize| {
+            let message = self.messages[at];
+            let id = message.transaction_id.as_deref().filter(|_| message.was_admitted);
+            id.map(|id| (at, id))
+        };
+        let admitted: Vec<(usize, &str)> = self.stored().filter_map(was_admitted).collect();
+        if !admitted.is_empty() {
+            let names: Vec<&str> = admitted.iter().map(|(_, id)| *id).collect();
+            admission::complete(queue.id, partition, &names, &self.numbers(&admitted));
+        }
     }
 
     /// The message ids, as SQL has them.
@@ -195,7 +217,7 @@ impl<'a> PushBatch<'a> {
                 let given = self.messages[at].transaction_id.clone();
                 let original = self.original[first];
                 Pushed {
-                    message: Some(original.unwrap_or(own.to_sql())),
+                    message: original.unwrap_or(Some(own.to_sql())),
                     transaction_id: given.unwrap_or_else(|| own.derived_transaction_id()),
                     status: match first != at || original.is_some() {
                         true => PushStatus::Duplicate,

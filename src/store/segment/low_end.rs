@@ -9,7 +9,7 @@ use queen_engine::floor::Floor;
 use queen_engine::holes::{Holes, Snapshot};
 
 use super::survey::{News, news, news_upto};
-use super::{CREATED_AT, ID, IN_ORDER, N, NEWS, PARTITION, QUEUE_ID, XID};
+use super::{CREATED_AT, ID, IN_ORDER, N, NEWS, PARTITION, PAYLOADS, QUEUE_ID, XID};
 use crate::pg::clock::{At, Moment};
 use crate::pg::columns::Columns;
 use crate::pg::key::{Key, Value};
@@ -218,6 +218,8 @@ pub struct SegmentSummary {
     pub xid: u64,
     pub created_at: Moment,
     pub messages: u64,
+    /// The bytes of its payloads, as stored.
+    pub bytes: u64,
 }
 
 /// Every visible segment of a partition, in order.
@@ -229,6 +231,7 @@ pub fn rows(of: (i64, &str), floor: &Floor, under: &ActiveSnapshot) -> Vec<Segme
             xid: unsigned(row.need(XID)),
             created_at: row.need::<At>(CREATED_AT).0,
             messages: u64::from(row.need::<i16>(N) as u16),
+            bytes: row.stored_size(PAYLOADS),
         });
         ControlFlow::Continue(())
     });

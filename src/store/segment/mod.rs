@@ -22,7 +22,7 @@ pub use self::low_end::{
     partitions, rows, still_excepted,
 };
 pub use self::stored::{Contents, Stored, Unpacked};
-pub use self::survey::{News, count_of, newest_xid, news, position_before};
+pub use self::survey::{News, count_of, has_messages, newest_xid, news, position_before};
 use super::{signed, unsigned};
 use crate::pg::clock::{At, Moment};
 use crate::pg::columns::arg;

@@ -59,6 +59,12 @@ pub fn newest_xid(queue: i64) -> Option<u64> {
     NEWS.scan_any(&keys, ScanEnd::End, |row| ControlFlow::Break(unsigned(row.need(XID))))
 }
 
+/// Whether the queue has a visible message. Begins at the newest end of the log.
+pub fn has_messages(queue: i64, under: &ActiveSnapshot) -> bool {
+    let keys = [(QUEUE_ID, Key::Is(Value::Int(queue)))];
+    NEWS.scan(&keys, ScanEnd::End, under, |_| ControlFlow::Break(())).is_some()
+}
+
 /// A segment as the search for work meets it.
 pub struct News {
     pub segment: Arrived,

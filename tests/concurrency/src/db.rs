@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
 use chrono::{DateTime, Utc};
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio_postgres::config::Config;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, NoTls, Row, Statement};
@@ -40,6 +41,7 @@ pub fn server() -> Result<Config> {
 /// prepared once.
 pub struct Session {
     client: Client,
+    connection: JoinHandle<()>,
     pid: i32,
     prepared: Mutex<HashMap<&'static str, Statement>>,
 }
@@ -56,10 +58,16 @@ impl Session {
     pub async fn open(config: &Config) -> Result<Self, Error> {
         let (client, connection) = config.connect(NoTls).await?;
         // The error that ends a connection is returned by the call that waits for an answer on it.
-        tokio::spawn(async move { drop(connection.await) });
+        let connection = tokio::spawn(async move { drop(connection.await) });
         client.batch_execute(&format!("SET statement_timeout = '{STATEMENT_TIMEOUT}'")).await?;
         let pid = client.query_one("SELECT pg_backend_pid()", &[]).await?.get(0);
-        Ok(Self { client, pid, prepared: Mutex::default() })
+        Ok(Self { client, connection, pid, prepared: Mutex::default() })
+    }
+
+    /// With it a test closes the connection without a word, as the kernel does for a client that is
+    /// killed.
+    pub fn connection(&self) -> AbortHandle {
+        self.connection.abort_handle()
     }
 
     /// The process id of the backend.

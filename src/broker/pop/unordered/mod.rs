@@ -36,6 +36,7 @@ use crate::broker::pop::search::PartitionResult;
 use crate::error::Result;
 use crate::pg::clock::{self, SECOND};
 use crate::pg::random::random;
+use crate::store::claim::is_held;
 use crate::store::unit::Unit;
 
 /// Scans of a partition in one pop, where other consumers are faster each time.
@@ -71,16 +72,28 @@ impl PartitionPop for UnorderedPop {
         match Unit::named(name) {
             Unit::Partition(partition) => {
                 let scan = PartitionScan::run(context, partition, 1)?;
-                let result = scan.result(scan.found() > 0, &ClaimOutcome::default());
+                let mut is_any_there = scan.has_new();
+                for (_, id) in &scan.returned {
+                    is_any_there = is_any_there || peek_returned(context, *id)?.has_messages();
+                }
+                let result = scan.result(is_any_there, &ClaimOutcome::default());
                 scan.keep_front(context.group, partition, false);
                 Ok(result)
             }
-            Unit::Claim { id, .. } => match read_claim(context, id)? {
-                ClaimState::Returned(_) => Ok(PartitionResult::FOUND),
-                ClaimState::Busy | ClaimState::Unseen => Ok(PartitionResult::Nothing),
-            },
+            Unit::Claim { id, .. } => peek_returned(context, id),
         }
     }
+}
+
+/// What a pop of a message that has come back would come to.
+fn peek_returned(context: &PopContext<'_>, id: u64) -> Result<PartitionResult> {
+    Ok(match read_claim(context, id)? {
+        ClaimState::Busy | ClaimState::Unseen => PartitionResult::Nothing,
+        ClaimState::Returned(returned) => match is_held(returned.place, context.under) {
+            true => PartitionResult::Locked,
+            false => PartitionResult::FOUND,
+        },
+    })
 }
 
 impl UnorderedPop {

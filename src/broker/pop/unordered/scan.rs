@@ -159,6 +159,11 @@ impl PartitionScan {
         self.free.len() + self.ahead.len() + self.returned.len()
     }
 
+    /// Whether there are messages that no consumer of the group has popped.
+    pub fn has_new(&self) -> bool {
+        !self.free.is_empty() || !self.ahead.is_empty()
+    }
+
     /// Remember in the session how far the scan came.
     pub fn keep_front(self, group: &Group, partition: &str, was_ahead: bool) {
         let mut left = self.free;
