@@ -8,6 +8,7 @@ pub mod cursor_or_claim;
 pub mod dead_letter;
 pub mod discovery;
 pub mod group;
+pub mod group_pages;
 pub mod identity;
 pub mod lease_set;
 pub mod located;
@@ -22,6 +23,7 @@ pub mod replay;
 pub mod schema;
 pub mod seen_snapshot;
 pub mod segment;
+pub mod shown;
 pub mod sweep;
 pub mod tally;
 #[cfg(any(test, feature = "pg_test"))]

@@ -2,4 +2,9 @@
 
 pub mod count;
 pub mod figures;
+mod log_standing;
+mod memory;
 pub mod metrics;
+mod oldest;
+mod summary;
+mod tracked;

@@ -9,12 +9,14 @@
 //! one belongs to a transaction that had its transaction id before that commit. A reader of the log
 //! relies on this: what may still appear below its position comes from transactions that it knows.
 
+mod ends;
 mod log;
 mod stored;
 mod survey;
 
 use pgrx::pg_sys;
 
+pub use self::ends::{LastSegment, last_of, last_segments};
 pub use self::log::{Log, LogPage, Pushers};
 pub use self::stored::{Contents, Stored, Unpacked};
 pub use self::survey::{
