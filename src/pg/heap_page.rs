@@ -53,7 +53,7 @@ pub unsafe fn file_of(table: &Opened) -> FileName {
         #[cfg(not(feature = "pg15"))]
         let (node, number) = {
             let locator = (*table.relation).rd_locator;
-            (locator.spcOid, u32::from(locator.relNumber))
+            (locator.spcOid, locator.relNumber.to_u32())
         };
         (node.to_u32(), number)
     }

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use queen_tests::cluster::Cluster;
 use queen_tests::{Pop, Push, Session, TestDb, eventually, n};
 use serde_json::Value;
+
+const SOON: Duration = Duration::from_secs(20);
 
 /// How many buffers a query touches.
 async fn buffers(session: &Session, sql: &str) -> Result<i64> {
@@ -218,7 +221,7 @@ async fn partitions_go_with_their_last_message() -> Result<()> {
     queue_of(session, "q", "partition", 400).await?;
     let partitions = "SELECT partitions FROM queen_queues";
     watching.count(partitions).await?;
-    eventually("end of ten partitions", Duration::from_secs(20), async || {
+    eventually("end of ten partitions", SOON, async || {
         session.run("SELECT queen_sweep()").await?;
         let left = watching.count(partitions).await?;
         ensure!(left >= 400, "{left} partitions");
@@ -230,7 +233,7 @@ async fn partitions_go_with_their_last_message() -> Result<()> {
     let arrived = "SELECT value::bigint FROM queen_metrics()
                    WHERE name = 'queen_queue_messages_pushed_total'";
     for number in 0..3 {
-        eventually("end of what is settled", Duration::from_secs(20), async || {
+        eventually("end of what is settled", SOON, async || {
             session.run("SELECT queen_sweep()").await?;
             let left = session.count("SELECT count(*) FROM queen_messages").await?;
             Ok((left == 200).then_some(()))
@@ -242,4 +245,38 @@ async fn partitions_go_with_their_last_message() -> Result<()> {
         Pop::new("q").group("g").partition("new").auto_ack().one(session).await?;
     }
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_shows_what_has_been_replayed_and_goes_on_after_its_promotion() -> Result<()> {
+    let cluster = Cluster::start_with("")?;
+    let db = TestDb::create(&cluster.config()).await?;
+    let [ref session, ref other] = db.sessions().await?;
+    queue_of(session, "q", "partition", 400).await?;
+    let standby = cluster.standby()?;
+    let mut config = standby.config();
+    let there = Session::open(config.dbname(db.name())).await?;
+    let shows = async |expected: i64| {
+        eventually("replayed messages", SOON, async || {
+            let shown = pending(&there, "q").await.unwrap_or(0);
+            ensure!(shown <= expected, "{shown} instead of {expected}");
+            Ok((shown == expected).then_some(()))
+        })
+        .await
+    };
+    shows(200).await?;
+    other.run("BEGIN").await?;
+    Push::new("q", n(1)).partition("p1").run(other).await?;
+    Push::new("q", n(2)).partition("p2").run(session).await?;
+    shows(201).await?;
+    other.run("COMMIT").await?;
+    shows(202).await?;
+    standby.promote()?;
+    eventually("promotion", SOON, async || {
+        Ok(Push::new("q", n(3)).partition("p3").run(&there).await.is_ok().then_some(()))
+    })
+    .await?;
+    shows(203).await?;
+    Push::new("q", n(4)).partition("p4").run(&there).await?;
+    shows(204).await
 }

@@ -114,15 +114,15 @@ impl Play {
         let pop = Pop::new(queue).group("g").mode("all").batch(7).partitions(5);
         let popped = pop.lease(if how < 4 { "1 hour" } else { lease }).run(session).await?;
         let Some(first) = popped.first() else { return Ok(()) };
-        let all = || Ack::all(first.lease().expect("a lease"));
+        let lease_id = first.lease()?;
         let completed = match how {
-            0 | 1 => all().run(session).await?.settled,
+            0 | 1 => Ack::all(lease_id).run(session).await?.settled,
             2 => {
-                Ack::messages(first.lease()?, [first.message_id]).failed("no").run(session).await?;
+                Ack::messages(lease_id, [first.message_id]).failed("no").run(session).await?;
                 0
             }
             3 => {
-                let one = Ack::messages(first.lease()?, [first.message_id]);
+                let one = Ack::messages(lease_id, [first.message_id]);
                 one.status("dead_letter").run(session).await?.settled
             }
             _ => 0,
