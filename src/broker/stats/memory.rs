@@ -32,9 +32,9 @@ use crate::store::{cursor_or_claim, dead_letter};
 
 /// A group with more cursors, claims or partitions than this is large.
 const SMALL: usize = 256;
-/// How many rows, cursors, claims and partitions are remembered at most. Of each it keeps some 50
-/// to 200 bytes.
-const MOST: usize = 1_000_000;
+/// How many rows, cursors, claims and partitions are remembered at most. A partition that one group
+/// has read counts about six times, and takes about 400 bytes.
+const MOST: usize = 2_000_000;
 /// What was not asked for in so many looks is forgotten.
 const LONG: u64 = 64;
 

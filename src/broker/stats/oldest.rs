@@ -20,7 +20,7 @@ pub struct OrderedLog<'a> {
 
 impl OrderedLog<'_> {
     pub fn oldest(&self, under: &ActiveSnapshot) -> Option<Moment> {
-        let from = self.cursor.first_open.unwrap_or(self.cursor.position + 1);
+        let from = self.cursor.first_open().unwrap_or(self.cursor.position + 1);
         match from <= self.last {
             true => segment::oldest_from(self.queue, self.partition, from, under),
             false => None,
@@ -62,7 +62,7 @@ impl<'a> UnorderedLog<'a> {
     }
 
     pub fn oldest(&self, under: &ActiveSnapshot) -> Option<Moment> {
-        let left = self.cursor.waiting.messages().filter(|one| !self.settled.contains(one));
+        let left = self.cursor.waiting().filter(|one| !self.settled.contains(one));
         let left = left.map(MessageId::segment).min();
         let behind = earlier(left, self.claimed).filter(|from| *from <= self.last);
         let (queue, partition) = (self.queue, self.partition);

@@ -284,7 +284,7 @@ impl TrackedGroup {
             true => OrderedLog { queue, partition, last, cursor }.oldest(under),
             false => {
                 let claims = of.into_iter().flat_map(|of| of.claims.iter());
-                let is_open = |id| self.units.get(id).is_some_and(|unit| unit.summary.is_open);
+                let is_open = |id| self.units.get(id).is_some_and(|unit| unit.summary.is_open());
                 let claims = claims.map(|(message, id)| (*message, is_open(id)));
                 UnorderedLog::new(queue, partition, last, cursor, claims).oldest(under)
             }
@@ -301,9 +301,9 @@ impl TrackedGroup {
         let mut leases = Vec::new();
         for TrackedUnit { partition, summary, .. } in self.units.values() {
             settled += summary.settled;
-            came_back += summary.came_back;
+            came_back += summary.came_back();
             last_pop_at = summary.last_pop_at.max(last_pop_at);
-            let own = summary.leases.iter().map(|lease| (Rc::clone(partition), lease.clone()));
+            let own = summary.leases().iter().map(|lease| (Rc::clone(partition), lease.clone()));
             leases.extend(own);
         }
         leases.sort_by(|a, b| (&a.0, a.1.id).cmp(&(&b.0, b.1.id)));
