@@ -35,9 +35,24 @@ SELECT id AS dead_letter_id,
 FROM queen_mq.dead_letter;
 COMMENT ON VIEW @extschema@.queen_dead_letters IS 'Messages that a consumer group has given up, with their payload';
 
+-- The functions below are called for each queue, or each group, that the query asks for: conditions
+-- on these columns are conditions on the tables. The functions are declared as costly, so that the
+-- planner joins other tables first, and calls them for what is left.
+ALTER FUNCTION queen_mq.group_figures(text, text) COST 10000 ROWS 1;
+ALTER FUNCTION queen_mq.queue_figures(text) COST 10000 ROWS 1;
+ALTER FUNCTION queen_mq.live_leases(text, text) COST 10000 ROWS 10;
+
 CREATE VIEW @extschema@.queen_groups AS
-SELECT queue, consumer_group, pending, in_flight, retrying, dead_letters, oldest_pending_age, last_pop_at
-FROM queen_mq.group_figures();
+SELECT g.queue,
+       nullif(g.name, '') AS consumer_group,
+       f.pending,
+       f.in_flight,
+       f.retrying,
+       f.dead_letters,
+       f.oldest_pending_age,
+       f.last_pop_at
+FROM queen_mq.consumer_group g
+CROSS JOIN LATERAL queen_mq.group_figures(g.queue, g.name) f;
 COMMENT ON VIEW @extschema@.queen_groups IS 'Consumer groups: how many messages are pending, in flight, waiting for a retry, or dead letters';
 
 CREATE VIEW @extschema@.queen_queues AS
@@ -61,13 +76,20 @@ SELECT q.name AS queue,
        f.oldest_age,
        f.partitions,
        f.groups
-FROM queen_mq.queue_figures() f
-JOIN queen_mq.queue q ON q.name = f.queue;
+FROM queen_mq.queue q
+CROSS JOIN LATERAL queen_mq.queue_figures(q.name) f;
 COMMENT ON VIEW @extschema@.queen_queues IS 'Queues: the options in effect, how many messages wait, and what the log holds';
 
 CREATE VIEW @extschema@.queen_leases AS
-SELECT queue, consumer_group, partition, lease_id, expires_at, messages, delivery_attempt
-FROM queen_mq.live_leases();
+SELECT g.queue,
+       nullif(g.name, '') AS consumer_group,
+       f.partition,
+       f.lease_id,
+       f.expires_at,
+       f.messages,
+       f.delivery_attempt
+FROM queen_mq.consumer_group g
+CROSS JOIN LATERAL queen_mq.live_leases(g.queue, g.name) f;
 COMMENT ON VIEW @extschema@.queen_leases IS 'Live leases, a row for each leased partition';
 
 CREATE VIEW @extschema@.queen_timers AS

@@ -26,9 +26,9 @@ const fn of(name: &'static str, arguments: &'static [Oid], result: &'static [Oid
 
 /// All functions, in the order of their names.
 pub static SIGNATURES: &[Signature] = &[
-    of("group_figures", &[], &[TEXT, TEXT, INT8, INT8, INT8, INT8, INTERVAL, TIMESTAMPTZ]),
+    of("group_figures", &[TEXT, TEXT], &[INT8, INT8, INT8, INT8, INTERVAL, TIMESTAMPTZ]),
     of("has_worker", &[], &[BOOL]),
-    of("live_leases", &[], &[TEXT, TEXT, TEXT, UUID, TIMESTAMPTZ, INT8, INT4]),
+    of("live_leases", &[TEXT, TEXT], &[TEXT, UUID, TIMESTAMPTZ, INT8, INT4]),
     of(
         "queen_ack",
         &[UUID, INT8ARRAY, TEXT, TEXT, TEXTARRAY, TEXT, INTERVAL],
@@ -121,5 +121,5 @@ pub static SIGNATURES: &[Signature] = &[
     of("queen_unsubscribe", &[TEXT, TEXT], &[BOOL]),
     of("queen_wait", &[TEXT, TEXT, INTERVAL, BOOL], &[BOOL]),
     of("queen_worker_start", &[], &[BOOL]),
-    of("queue_figures", &[], &[TEXT, INT8, INT8, INTERVAL, INT8, INT8]),
+    of("queue_figures", &[TEXT], &[INT8, INT8, INTERVAL, INT8, INT8]),
 ];

@@ -5,22 +5,16 @@ use pgrx::datum::{Interval, TimestampWithTimeZone, Uuid};
 use pgrx::prelude::*;
 
 use super::call::Call;
-use crate::broker::stats::figures::Figures;
+use crate::broker::stats::figures::{self, Figures};
 use crate::broker::stats::metrics::{self, Metric};
 use crate::pg::clock::{self, Moment};
 use crate::pg::result_rows::TableIterator;
 use crate::pg::snapshot::ActiveSnapshot;
-use crate::store::group::QUEUE_MODE;
 use crate::store::locks;
 use crate::worker;
 
-fn figures(call: &Call) -> Figures {
-    call.answer(|| call.read(|| ActiveSnapshot::new_snapshot(Figures::take)))
-}
-
-/// Queue mode is NULL.
-fn group_name(name: String) -> Option<String> {
-    (name != QUEUE_MODE).then_some(name)
+fn all_figures(call: &Call) -> Figures {
+    call.answer(|| call.read(|| ActiveSnapshot::of_statement(Figures::take)))
 }
 
 fn age(of: Option<Moment>, now: Moment) -> Option<Interval> {
@@ -32,16 +26,17 @@ fn age(of: Option<Moment>, now: Moment) -> Option<Interval> {
 pub mod queen_mq {
     use super::*;
 
-    /// Behind the view queen_groups: one row for each group.
+    /// Behind the view queen_groups: one row, if there is the group. `consumer_group` is the name
+    /// as it is stored: '' is queue mode.
     #[allow(clippy::type_complexity)]
     #[pg_extern(requires = ["tables"])]
     fn group_figures(
         call: Call,
+        queue: Option<&str>,
+        consumer_group: Option<&str>,
     ) -> TableIterator<
         'static,
         (
-            name!(queue, String),
-            name!(consumer_group, Option<String>),
             name!(pending, i64),
             name!(in_flight, i64),
             name!(retrying, i64),
@@ -50,11 +45,14 @@ pub mod queen_mq {
             name!(last_pop_at, Option<TimestampWithTimeZone>),
         ),
     > {
+        let found = call.answer(|| {
+            let (queue, group) = (queue.unwrap_or_default(), consumer_group.unwrap_or_default());
+            let find = |under: &_| figures::group_named(queue, group, under);
+            call.read(|| ActiveSnapshot::of_statement(find))
+        });
         let now = clock::now();
-        TableIterator::new(figures(&call).groups.into_iter().map(move |group| {
+        TableIterator::new(found.into_iter().map(move |group| {
             (
-                group.queue,
-                group_name(group.group),
                 group.pending,
                 group.in_flight,
                 group.retrying,
@@ -65,15 +63,14 @@ pub mod queen_mq {
         }))
     }
 
-    /// Behind the view queen_queues: one row for each queue.
-    #[allow(clippy::type_complexity)]
+    /// Behind the view queen_queues: one row, if there is the queue.
     #[pg_extern(requires = ["tables"])]
     fn queue_figures(
         call: Call,
+        queue: Option<&str>,
     ) -> TableIterator<
         'static,
         (
-            name!(queue, String),
             name!(depth, i64),
             name!(bytes, i64),
             name!(oldest_age, Option<Interval>),
@@ -81,23 +78,27 @@ pub mod queen_mq {
             name!(groups, i64),
         ),
     > {
+        let found = call.answer(|| {
+            let find = |under: &_| figures::queue_named(queue.unwrap_or_default(), under);
+            call.read(|| ActiveSnapshot::of_statement(find))
+        });
         let now = clock::now();
-        TableIterator::new(figures(&call).queues.into_iter().map(move |queue| {
-            let oldest_age = age(queue.oldest, now);
-            (queue.queue, queue.depth, queue.bytes, oldest_age, queue.partitions, queue.groups)
+        TableIterator::new(found.into_iter().map(move |queue| {
+            (queue.depth, queue.bytes, age(queue.oldest, now), queue.partitions, queue.groups)
         }))
     }
 
-    /// Behind the view queen_leases: one row for each partition that is leased.
+    /// Behind the view queen_leases: one row for each partition of the group that is leased.
+    /// `consumer_group` is the name as it is stored: '' is queue mode.
     #[allow(clippy::type_complexity)]
     #[pg_extern(requires = ["tables"])]
     fn live_leases(
         call: Call,
+        queue: Option<&str>,
+        consumer_group: Option<&str>,
     ) -> TableIterator<
         'static,
         (
-            name!(queue, String),
-            name!(consumer_group, Option<String>),
             name!(partition, String),
             name!(lease_id, Uuid),
             name!(expires_at, Option<TimestampWithTimeZone>),
@@ -105,11 +106,14 @@ pub mod queen_mq {
             name!(delivery_attempt, i32),
         ),
     > {
-        TableIterator::new(figures(&call).leases.into_iter().map(|lease| {
+        let found = call.answer(|| {
+            let (queue, group) = (queue.unwrap_or_default(), consumer_group.unwrap_or_default());
+            let find = |under: &_| figures::leases_of(queue, group, under);
+            call.read(|| ActiveSnapshot::of_statement(find))
+        });
+        TableIterator::new(found.into_iter().map(|lease| {
             (
-                lease.queue,
-                group_name(lease.group),
-                lease.partition,
+                lease.partition.to_string(),
                 Uuid::from_bytes(lease.lease.0),
                 clock::timestamp(lease.expires_at),
                 lease.messages,
@@ -121,7 +125,7 @@ pub mod queen_mq {
 
 /// The metrics of queues, of groups, and of the database's worker.
 fn all_metrics(call: &Call, now: Moment) -> Vec<Metric> {
-    let mut all = metrics::of(&figures(call), now);
+    let mut all = metrics::of(&all_figures(call), now);
     let service = worker::service();
     let is_served = service.is_some_and(|service| service.is_served) || locks::has_worker();
     let gauge =

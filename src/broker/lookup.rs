@@ -36,7 +36,8 @@ thread_local! {
 /// How many queues, and how many pairs of a queue and a group, a session remembers.
 const REMEMBERED: usize = 1024;
 
-fn find_queue(name: &str, under: &ActiveSnapshot) -> Result<Option<Queue>> {
+/// The queue of this name, as the snapshot shows it.
+pub fn find_queue(name: &str, under: &ActiveSnapshot) -> Result<Option<Queue>> {
     queue::find(name, under).map(|stored| restore::adopted(stored, under)).transpose()
 }
 

@@ -1,4 +1,4 @@
-//! Maps by an address or an OID, which are looked up many times in each call.
+//! Maps by an address, an OID or another number of ours, which are looked up many times in a call.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -20,6 +20,7 @@ pub enum Key<'a> {
     Is(Value<'a>),
     Above(Value<'a>),
     UpTo(Value<'a>),
+    Below(Value<'a>),
 }
 
 impl Value<'_> {
@@ -60,12 +61,16 @@ impl Key<'_> {
             }
             Key::UpTo(Value::Text(_)) => (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_TEXT_LE),
             Key::UpTo(Value::Uuid(_)) => (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_UUID_LE),
+            Key::Below(Value::Int(_)) => (pg_sys::BTLessStrategyNumber, pg_sys::F_INT8LT),
+            Key::Below(Value::Time(_)) => (pg_sys::BTLessStrategyNumber, pg_sys::F_TIMESTAMPTZ_LT),
+            Key::Below(Value::Text(_)) => (pg_sys::BTLessStrategyNumber, pg_sys::F_TEXT_LT),
+            Key::Below(Value::Uuid(_)) => (pg_sys::BTLessStrategyNumber, pg_sys::F_UUID_LT),
         }
     }
 
     fn value(&self) -> Value<'_> {
         match self {
-            Key::Is(value) | Key::Above(value) | Key::UpTo(value) => *value,
+            Key::Is(value) | Key::Above(value) | Key::UpTo(value) | Key::Below(value) => *value,
         }
     }
 

@@ -40,11 +40,11 @@ pub struct Unended {
 
 /// A row under a scan, lent while the scan stands there.
 pub struct Tuple {
-    slot: *mut pg_sys::TupleTableSlot,
-    relation: pg_sys::Relation,
-    table: &'static Table,
+    pub(super) slot: *mut pg_sys::TupleTableSlot,
+    pub(super) relation: pg_sys::Relation,
+    pub(super) table: &'static Table,
     /// Where the columns lie.
-    attributes: Attributes,
+    pub(super) attributes: Attributes,
 }
 
 impl Columns<Column> for Tuple {
@@ -76,16 +76,26 @@ impl Tuple {
 
     /// Whether the current transaction has written the row.
     pub fn is_own(&self) -> bool {
+        // SAFETY: reads the backend's memory.
+        unsafe { self.writer().is_none_or(|xid| pg_sys::TransactionIdIsCurrentTransactionId(xid)) }
+    }
+
+    /// Where the row lies, and which transaction wrote it: another version of the row differs in
+    /// one of them.
+    pub fn version(&self) -> (u64, u32) {
+        (self.place().number(), self.writer().map_or(0, |xid| xid.into_inner()))
+    }
+
+    fn writer(&self) -> Option<pg_sys::TransactionId> {
         let mut is_null = false;
         // SAFETY: the slot holds a row of a table, which has this column. The slot's function is
         // called behind a guard, as pgrx calls PostgreSQL's own: an ERROR in it unwinds.
         unsafe {
-            let Some(read) = (*(*self.slot).tts_ops).getsysattr else { return true };
+            let read = (*(*self.slot).tts_ops).getsysattr?;
             let writer = pg_sys::ffi::pg_guard_ffi_boundary(|| {
                 read(self.slot, pg_sys::MinTransactionIdAttributeNumber, &mut is_null)
             });
-            let writer = pg_sys::TransactionId::from(writer.value() as u32);
-            pg_sys::TransactionIdIsCurrentTransactionId(writer)
+            Some(pg_sys::TransactionId::from(writer.value() as u32))
         }
     }
 
@@ -295,6 +305,17 @@ impl Index {
         self.scan(&keys, from, under, |tuple| ControlFlow::Break(read(tuple)))
     }
 
+    /// Whether more than `most` visible rows have these leading columns.
+    pub fn has_more(&self, prefix: &[Value<'_>], most: usize, under: &ActiveSnapshot) -> bool {
+        let keys = self.leading(prefix.iter().map(|value| Key::Is(*value)));
+        let mut count = 0;
+        let visit = |_: &Tuple| {
+            count += 1;
+            if count > most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        self.scan(&keys, ScanEnd::Start, under, visit).is_some()
+    }
+
     /// Up to `limit` rows whose leading columns are `prefix` and whose following ones come after
     /// `after`, compared as a row; in order. `bound`: an upper limit of the first of these.
     pub fn after<T>(
@@ -329,7 +350,7 @@ impl Index {
 
 /// # Safety
 /// Both are open, the index is one of the table, and the snapshot may be used.
-unsafe fn begin(
+pub(super) unsafe fn begin(
     table: pg_sys::Relation,
     index: pg_sys::Relation,
     snapshot: pg_sys::Snapshot,

@@ -27,6 +27,16 @@ impl ActiveSnapshot {
         Ok(value)
     }
 
+    /// Run `body` under the snapshot of the statement that calls: it shows what the statement's own
+    /// reads of tables show, and all calls of one statement see the same moment.
+    pub fn of_statement<T>(body: impl FnOnce(&ActiveSnapshot) -> Result<T>) -> Result<T> {
+        // SAFETY: reads the backend's memory. An active snapshot stays to the end of the call.
+        match unsafe { pg_sys::ActiveSnapshotSet() } {
+            true => body(&ActiveSnapshot { _private: () }),
+            false => Self::new_snapshot(body),
+        }
+    }
+
     /// The newest state there is, also in REPEATABLE READ: to find out that the transaction's own
     /// snapshot is out of date, never to act upon.
     pub fn latest_snapshot<T>(body: impl FnOnce(&ActiveSnapshot) -> Result<T>) -> Result<T> {
@@ -43,4 +53,10 @@ impl ActiveSnapshot {
 pub fn one_snapshot_per_transaction() -> bool {
     // SAFETY: a plain global of the backend.
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as c_int }
+}
+
+/// SERIALIZABLE: PostgreSQL has to hear of every read.
+pub fn is_serializable() -> bool {
+    // SAFETY: a plain global of the backend.
+    unsafe { pg_sys::XactIsoLevel == pg_sys::XACT_SERIALIZABLE as c_int }
 }

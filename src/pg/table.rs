@@ -92,3 +92,10 @@ pub(crate) use columns;
 /// Where a row lies.
 #[derive(Clone, Copy, Debug)]
 pub struct RowLocation(pub(super) pg_sys::ItemPointerData);
+
+impl RowLocation {
+    /// As one number.
+    pub fn number(self) -> u64 {
+        pgrx::itemptr::item_pointer_to_u64(self.0)
+    }
+}

@@ -63,7 +63,7 @@ pub struct ClaimRow {
 }
 
 impl ClaimRow {
-    fn read(row: &Tuple) -> Self {
+    pub(super) fn read(row: &Tuple) -> Self {
         Self {
             id: unsigned(row.need(ID)),
             group: row.need(GROUP_ID),
@@ -243,6 +243,16 @@ pub fn next_partition(group: i64, after: &str) -> Option<String> {
     let keys =
         [(GROUP_ID, Key::Is(Value::Int(group))), (PARTITION, Key::Above(Value::Text(after)))];
     BY_MESSAGE.scan_any(&keys, ScanEnd::Start, |row| ControlFlow::Break(row.need(PARTITION)))
+}
+
+/// The group of a row.
+pub(super) fn group_in(row: &Tuple) -> i64 {
+    row.need(GROUP_ID)
+}
+
+/// Whether the group has more claims than this.
+pub(super) fn are_more(group: i64, most: usize, under: &ActiveSnapshot) -> bool {
+    BY_MESSAGE.has_more(&[Value::Int(group)], most, under)
 }
 
 /// The groups that have claims, or had some. Costs one look-up for each.

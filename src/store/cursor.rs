@@ -208,6 +208,21 @@ pub(super) fn find(id: u64, under: &ActiveSnapshot) -> Option<(i64, String, RowL
     BY_ID.end(&[Value::Int(signed(id))], ScanEnd::Start, under, read)
 }
 
+/// Id, group and partition of a row.
+pub(super) fn name_of(row: &Tuple) -> (u64, i64, String) {
+    (unsigned(row.need(ID)), row.need(GROUP_ID), row.need(PARTITION))
+}
+
+/// The group of a row.
+pub(super) fn group_in(row: &Tuple) -> i64 {
+    row.need(GROUP_ID)
+}
+
+/// Whether the group has more cursors than this.
+pub(super) fn are_more(group: i64, most: usize, under: &ActiveSnapshot) -> bool {
+    BY_PARTITION.has_more(&[Value::Int(group)], most, under)
+}
+
 /// Lock the row of a cursor `FOR NO KEY UPDATE`.
 pub(super) fn lock(place: RowLocation, wait: bool, under: &ActiveSnapshot) -> bool {
     CURSORS.lock(place, wait, under)

@@ -261,6 +261,17 @@ pub fn of_group(group: i64, start: &Start, under: &ActiveSnapshot) -> Result<Vec
     Ok(located)
 }
 
+/// Whether the group has more cursors than this, or more claims.
+pub fn are_more(group: i64, most: usize, under: &ActiveSnapshot) -> bool {
+    cursor::are_more(group, most, under) || claim::are_more(group, most, under)
+}
+
+/// The newest revision and the state of a cursor or a claim; None where it has none.
+pub fn newest_state(id: u64, under: &ActiveSnapshot) -> Result<Option<(i64, Cursor)>> {
+    let (revision, _, state) = progress::newest(signed(id), Cursor::default, under)?;
+    Ok((revision > 0).then_some((revision, state)))
+}
+
 /// The name of a cursor, or of a claim, in the search for work ([`Unit`]).
 pub(super) fn unit_of(id: i64, under: &ActiveSnapshot) -> Option<String> {
     cursor::partition_of(id, under).or_else(|| {

@@ -9,6 +9,7 @@ use crate::pg::clock::{At, Moment};
 use crate::pg::columns::{Columns, arg};
 use crate::pg::datum::Jsonb;
 use crate::pg::relation;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::spi::Statement;
 use crate::pg::table::table;
 
@@ -97,8 +98,8 @@ static COUNT: Statement = Statement::new(
 );
 
 /// How many dead letters a group has.
-pub fn count(queue: &str, group: &str) -> i64 {
-    COUNT.run(&[arg(queue), arg(group)]).first().and_then(|row| row.only()).unwrap_or(0)
+pub fn count(queue: &str, group: &str, under: &ActiveSnapshot) -> i64 {
+    COUNT.read(&[arg(queue), arg(group)], under).first().and_then(|row| row.only()).unwrap_or(0)
 }
 
 /// A dead letter that was taken out of the table.

@@ -9,6 +9,7 @@ pub mod dead_letter;
 pub mod discovery;
 pub mod group;
 pub mod group_options;
+pub mod group_pages;
 pub mod identity;
 pub mod lease_set;
 pub mod located;
@@ -25,6 +26,7 @@ pub mod replay;
 pub mod schema;
 pub mod seen_snapshot;
 pub mod segment;
+pub mod shown;
 pub mod sweep;
 pub mod tally;
 #[cfg(any(test, feature = "pg_test"))]

@@ -53,10 +53,7 @@ pub(super) fn newest(
     first: impl FnOnce() -> Cursor,
     under: &ActiveSnapshot,
 ) -> Result<(i64, bool, Cursor)> {
-    let read = |row: &Tuple| {
-        let state = decode(&row.need::<Vec<u8>>(STATE), &PROGRESS, "the state of a cursor");
-        (need_revision(row), row.is_own(), state)
-    };
+    let read = |row: &Tuple| (need_revision(row), row.is_own(), state_in(row));
     match REVISIONS.end(&[Value::Int(id)], ScanEnd::End, under, read) {
         Some((revision, is_own, cursor)) => Ok((revision, is_own, cursor?)),
         None => Ok((0, false, first())),
@@ -65,6 +62,16 @@ pub(super) fn newest(
 
 fn need_revision(row: &Tuple) -> i64 {
     row.need(REVISION)
+}
+
+/// Group, cursor and revision of a row.
+pub(super) fn name_of(row: &Tuple) -> (i64, u64, i64) {
+    (row.need(GROUP_ID), unsigned(row.need(CURSOR_ID)), need_revision(row))
+}
+
+/// The state in a row.
+pub(super) fn state_in(row: &Tuple) -> Result<Cursor> {
+    decode(&row.need::<Vec<u8>>(STATE), &PROGRESS, "the state of a cursor")
 }
 
 /// The newest revision at this moment, also in REPEATABLE READ; 0 if there is none.

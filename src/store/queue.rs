@@ -153,6 +153,11 @@ fn read(row: &impl Columns<Column>) -> StoredQueue {
     StoredQueue { identity, queue }
 }
 
+/// Which version of the queue's row the snapshot shows: another one after each change of an option.
+pub fn version(name: &str, under: &ActiveSnapshot) -> Option<(u64, u32)> {
+    BY_NAME.end(&[Value::Text(name)], ScanEnd::Start, under, Tuple::version)
+}
+
 /// The queue of this name, if there is one.
 pub fn find(name: &str, under: &ActiveSnapshot) -> Option<StoredQueue> {
     // From the end: of a row that was updated, the newest version most likely lies there.

@@ -75,7 +75,7 @@ impl WritingTransaction {
 }
 
 /// A 32-bit transaction id that is not in the future of `next`, with its epoch.
-fn widen(xid: u32, next: u64) -> u64 {
+pub(super) fn widen(xid: u32, next: u64) -> u64 {
     let epoch = next >> 32;
     let behind = u64::from(xid) > (next & 0xffff_ffff);
     (epoch - u64::from(behind && epoch > 0)) << 32 | u64::from(xid)

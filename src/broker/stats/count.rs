@@ -5,18 +5,20 @@
 //! makes one transaction the one that writes the next count; the others count without writing. A
 //! count takes no other lock. Callers are the views and metrics, `max_depth`, purge and retention.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use queen_engine::cursor::Cursor;
 use queen_engine::tally::{Arrived, Tally};
 
 use crate::error::Result;
 use crate::pg::snapshot::ActiveSnapshot;
-use crate::store::cursor_or_claim;
 use crate::store::group::{self, Group};
-use crate::store::located::Located;
 use crate::store::queue::Queue;
 use crate::store::replay::{self, Replay};
 use crate::store::seen_snapshot::{self, SeenSnapshot};
-use crate::store::segment::{self, Pushers, news};
-use crate::store::tally;
+use crate::store::segment::{self, News, Pushers, news};
+use crate::store::{cursor, cursor_or_claim, tally};
 
 /// Segments read at a time.
 const CHUNK: usize = 4096;
@@ -49,8 +51,15 @@ impl ArrivalCount {
         limit: Option<usize>,
         under: &ActiveSnapshot,
     ) -> Result<Self> {
+        let mut count = Self::written(queue, under)?;
+        count.go_on(taken, limit, &mut |_| (), under);
+        Ok(count)
+    }
+
+    /// The written count.
+    pub fn written(queue: i64, under: &ActiveSnapshot) -> Result<Self> {
         let (revision, tally) = tally::newest(queue, under)?;
-        let mut count = Self {
+        Ok(Self {
             queue,
             revision,
             tally,
@@ -58,30 +67,47 @@ impl ArrivalCount {
             own_bytes: 0,
             unwritten: 0,
             is_complete: false,
-        };
-        count.count_late(taken, under);
-        let stream = &count.tally.stream;
+        })
+    }
+
+    /// Count on, up to `limit` segments that the written count has not, and show each to `visit`.
+    /// `taken` describes `under`, which shows all that was counted so far.
+    pub fn go_on(
+        &mut self,
+        taken: &SeenSnapshot,
+        limit: Option<usize>,
+        visit: &mut dyn FnMut(&News),
+        under: &ActiveSnapshot,
+    ) {
+        (self.own_messages, self.own_bytes, self.is_complete) = (0, 0, false);
+        self.count_late(taken, visit, under);
+        let stream = &self.tally.stream;
         let mut at = (stream.xid, stream.key.clone());
-        while limit.is_none_or(|limit| count.unwritten < limit) {
-            let rows = news(queue, at.0, &at.1, false, CHUNK, under);
+        while limit.is_none_or(|limit| self.unwritten < limit) {
+            let rows = news(self.queue, at.0, &at.1, false, CHUNK, under);
             let is_last = rows.len() < CHUNK;
             for row in rows {
                 at = (row.segment.xid, row.segment.key.clone());
-                count.add(row.segment, taken);
+                visit(&row);
+                self.add(row.segment, taken);
             }
             if is_last {
-                count.is_complete = true;
+                self.is_complete = true;
                 break;
             }
             pgrx::check_for_interrupts!();
         }
-        count.tally.stream.leave_holes(&taken.snapshot);
-        Ok(count)
+        self.tally.stream.leave_holes(&taken.snapshot);
     }
 
     /// Count the segments of transactions that were running when the count came to their place, and
     /// have ended since.
-    fn count_late(&mut self, taken: &SeenSnapshot, under: &ActiveSnapshot) {
+    fn count_late(
+        &mut self,
+        taken: &SeenSnapshot,
+        visit: &mut dyn FnMut(&News),
+        under: &ActiveSnapshot,
+    ) {
         let snapshot = &taken.snapshot;
         let mut pushers = Pushers::of(self.queue);
         for (xid, mut key) in self.tally.stream.finished(snapshot) {
@@ -90,6 +116,7 @@ impl ArrivalCount {
                 let is_last = rows.len() < CHUNK;
                 for row in rows {
                     key = row.segment.key.clone();
+                    visit(&row);
                     self.add(row.segment, taken);
                 }
                 if is_last {
@@ -170,28 +197,35 @@ impl ArrivalCount {
     }
 }
 
-/// Messages that are not settled for the group. `cursors` are its cursors and claims, `replays` are
-/// the replays of the queue.
+/// Messages that are not settled for the group. `settled`: those that its cursors and claims have
+/// settled; `replays` are the replays of the queue.
 pub fn pending(
     count: &ArrivalCount,
     group: &Group,
-    cursors: &[Located],
+    settled: i64,
     replays: &[Replay],
     under: &ActiveSnapshot,
-) -> i64 {
-    let settled: i64 = cursors.iter().map(|located| located.cursor.settled).sum();
-    // A replay for another group has arrived too. The group's cursor settles it in passing; until
-    // then it is not to be counted as pending.
-    let start = group.first_state();
-    let is_ahead = |replay: &&Replay| {
-        let is_its =
-            |located: &&Located| located.message.is_none() && located.partition == replay.partition;
-        let cursor = cursors.iter().find(is_its);
-        let cursor = cursor.map_or(&start, |located| &located.cursor);
-        replay.group != group.id && !cursor.has_read(replay.segment, replay.xid)
-    };
-    let of_others = replays.iter().filter(is_ahead).count() as i64;
-    (arrived_for(count, group, under) - settled - of_others).max(0)
+) -> Result<i64> {
+    let ahead = replays_ahead(group, replays, under)?;
+    Ok((arrived_for(count, group, under) - settled - ahead).max(0))
+}
+
+/// Replays for other groups that the group has not come to. They have arrived; the group's cursor
+/// settles one in passing, and until then it is not to be counted as pending.
+fn replays_ahead(group: &Group, replays: &[Replay], under: &ActiveSnapshot) -> Result<i64> {
+    let mut states: HashMap<&str, Cursor> = HashMap::new();
+    let mut ahead = 0;
+    for replay in replays.iter().filter(|replay| replay.group != group.id) {
+        let state = match states.entry(&replay.partition) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(entry) => {
+                let found = cursor::status(group.id, &group.start, &replay.partition, under)?;
+                entry.insert(group.state_in(found.as_ref().map(|(located, _)| located)))
+            }
+        };
+        ahead += i64::from(!state.has_read(replay.segment, replay.xid));
+    }
+    Ok(ahead)
 }
 
 /// Messages that have ever arrived for the group, be they settled or not.
@@ -227,7 +261,8 @@ fn depth(queue: &Queue, count: &ArrivalCount, under: &ActiveSnapshot) -> Result<
     let mut deepest = None;
     for group in group::of_queue(&queue.name, under)? {
         let cursors = cursor_or_claim::of_group(group.id, &group.start, under)?;
-        deepest = deepest.max(Some(pending(count, &group, &cursors, &replays, under)));
+        let settled = cursors.iter().map(|located| located.cursor.settled).sum();
+        deepest = deepest.max(Some(pending(count, &group, settled, &replays, under)?));
     }
     Ok(deepest.unwrap_or(count.retained()).max(0))
 }

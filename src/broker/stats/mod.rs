@@ -3,4 +3,9 @@
 pub mod count;
 pub mod figures;
 pub mod floor;
+mod log_standing;
+mod memory;
 pub mod metrics;
+mod oldest;
+mod summary;
+mod tracked;

@@ -9,6 +9,7 @@
 //! one belongs to a transaction that had its transaction id before that commit. A reader of the log
 //! relies on this: what may still appear below its position comes from transactions that it knows.
 
+mod ends;
 mod log;
 mod low_end;
 mod stored;
@@ -16,6 +17,7 @@ mod survey;
 
 use pgrx::pg_sys;
 
+pub use self::ends::{LastSegment, last_of, last_segments};
 pub use self::log::{Log, LogPage, Pushers};
 pub use self::low_end::{
     Gap, SegmentSummary, first_pusher, news_above, news_across, oldest, oldest_but, oldest_from,
