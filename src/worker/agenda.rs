@@ -168,6 +168,11 @@ impl Agenda {
         self.has_written = true;
     }
 
+    /// The count of the database before the last look.
+    pub fn seen(&self) -> Option<u64> {
+        self.counts.changes
+    }
+
     /// What the launcher has to know when the worker leaves.
     pub fn left(&self) -> Left {
         let (at, counts) = (clock::now(), self.counts);

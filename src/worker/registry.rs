@@ -189,17 +189,24 @@ pub fn add(database: pg_sys::Oid) {
 
 /// Take a database off the list, until a session announces it again.
 pub fn remove(database: pg_sys::Oid) {
+    if is_shared() {
+        REGISTRY.exclusive().remove(database);
+    }
+}
+
+/// [`remove`], unless something has changed since the database's count was `seen`: a transaction
+/// has committed that has created the extension. False then.
+pub fn remove_if_unchanged(database: pg_sys::Oid, seen: Option<u64>) -> bool {
     if !is_shared() {
-        return;
+        return true;
     }
     let mut registry = REGISTRY.exclusive();
-    let Some(place) = registry.place(database) else { return };
-    let last = registry.count - 1;
-    let reached = registry.databases[place].changes.load(Ordering::Relaxed);
-    registry.next = registry.next.max(reached + 1);
-    registry.databases.swap(place, last);
-    registry.databases[last] = Database::unused();
-    registry.count = last;
+    let is_unchanged = |entry: &Database| Some(entry.changes.load(Ordering::SeqCst)) == seen;
+    let may_go = registry.find(database).is_none_or(is_unchanged);
+    if may_go {
+        registry.remove(database);
+    }
+    may_go
 }
 
 /// Make this process the launcher: it is woken when a database is put on the list, and when a
@@ -212,6 +219,16 @@ pub fn be_launcher() {
 impl Registry {
     fn place(&self, database: pg_sys::Oid) -> Option<usize> {
         self.all().iter().position(|known| known.oid == database)
+    }
+
+    fn remove(&mut self, database: pg_sys::Oid) {
+        let Some(place) = self.place(database) else { return };
+        let last = self.count - 1;
+        let reached = self.databases[place].changes.load(Ordering::Relaxed);
+        self.next = self.next.max(reached + 1);
+        self.databases.swap(place, last);
+        self.databases[last] = Database::unused();
+        self.count = last;
     }
 
     pub(super) fn all(&self) -> &[Database] {

@@ -145,16 +145,22 @@ fn serve(database: pg_sys::Oid) {
             looked_at = clock::now();
             show("");
             if !is_served && (turn::is_asked() || now - served_at > LINGER) {
-                return registry::remove(database);
-            }
-            if turn::is_asked() {
+                if registry::remove_if_unchanged(database, agenda.seen()) {
+                    return;
+                }
+                next = looked_at;
+            } else if turn::is_asked() {
                 if !agenda.goes_on() || !(0..stay).contains(&(looked_at - began)) {
                     return turn::leave(agenda.left());
                 }
                 next = looked_at;
             }
         } else if turn::is_asked() {
-            return if is_served { turn::leave(agenda.left()) } else { registry::remove(database) };
+            if is_served {
+                return turn::leave(agenda.left());
+            }
+            // The extension may have come since the last round.
+            next = now;
         } else if !agenda.is_told() && now - looked_at >= TIMERS {
             if agenda.has_changed() {
                 let queues = queues().ok().flatten().unwrap_or_default();
