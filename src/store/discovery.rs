@@ -147,7 +147,7 @@ pub fn next_due(group: i64, now: Moment, under: &ActiveSnapshot) -> Option<Momen
 }
 
 /// Buffers that a look for the next moment takes where it meets many of deleted states.
-const LONG_WALK: i64 = 128;
+const LONG_WALK: i64 = 64;
 /// For how long a session expects many after that, in microseconds.
 const CROWDED_FOR: i64 = 60 * SECOND;
 /// How many index entries [`next_due_nearby`] looks at.

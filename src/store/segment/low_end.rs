@@ -53,7 +53,7 @@ pub fn news_across(
     let (mut xid, mut key) = at;
     let mut found = Vec::new();
     for gap in gaps.iter().filter(|gap| gap.below > at.0) {
-        if found.len() < limit && xid <= gap.after {
+        if found.len() < limit && gap.after > 0 && xid <= gap.after {
             found.extend(news_upto(queue, (xid, key), gap.after, limit - found.len(), under));
         }
         for late in each(&gap.except, xid.max(gap.after + 1)) {

@@ -368,3 +368,26 @@ async fn a_timer_that_commits_below_the_floor_is_moved() -> Result<()> {
     assert_eq!(numbers(&pop.run(past).await?), [-2]);
     Ok(())
 }
+
+/// What a pop in vain, which has to know the next moment, costs after many leases whose end lies
+/// ahead.
+async fn of_a_wait(is_old: bool) -> Result<i64> {
+    let shore = Shore::new("lease_time => '1 hour'", is_old).await?;
+    for _ in 0..16 {
+        let rounds = "SELECT count(*) FROM generate_series(1, 500) AS k,
+                      LATERAL (SELECT queen_push('q', to_jsonb(k))) AS pushed,
+                      LATERAL (SELECT lease_id FROM queen_pop('q', 'g')) AS one,
+                      LATERAL (SELECT queen_ack(one.lease_id)) AS acked";
+        shore.session.count(rounds).await?;
+    }
+    if !is_old {
+        shore.session.run("VACUUM").await?;
+    }
+    thrice(&shore.session, "SELECT * FROM queen_pop('q', 'g', wait => '1 ms')").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_does_not_walk_over_moments_of_states_that_are_gone() -> Result<()> {
+    let (without, with) = (of_a_wait(false).await?, of_a_wait(true).await?);
+    are_alike(&[("wait", without)], &[("wait", with)])
+}
