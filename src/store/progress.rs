@@ -3,7 +3,8 @@
 //! A state is never updated. The transaction that holds the lock of a cursor, or of a claim, writes
 //! the next revision, and the newest revision counts.
 
-use pgrx::pg_sys;
+use std::ops::ControlFlow;
+
 use queen_engine::codec::encode;
 use queen_engine::cursor::Cursor;
 
@@ -13,10 +14,9 @@ use super::{decode, receipt, seen_snapshot, signed, unsigned};
 use crate::error::Result;
 use crate::pg::clock::{self, At, Moment};
 use crate::pg::columns::{Arg, Columns, arg};
-use crate::pg::key::Value;
+use crate::pg::key::{Key, Value};
 use crate::pg::scan::{ScanEnd, Tuple};
 use crate::pg::snapshot::ActiveSnapshot;
-use crate::pg::spi::Statement;
 use crate::pg::table::{Index, table};
 use crate::wait::waiters::{self, PartitionHash, Topic};
 
@@ -145,19 +145,19 @@ pub fn append_quietly(at: &Located, state: &Cursor, under: &ActiveSnapshot) {
 /// How many superseded revisions are deleted at a time, and how many are left.
 const PRUNED: i64 = 64;
 
-static PRUNE: Statement = Statement::new(
-    "DELETE FROM queen_mq.progress WHERE ctid = ANY (ARRAY(
-         SELECT ctid FROM queen_mq.progress
-         WHERE cursor_id = $1 AND revision > $2 AND revision <= $3 FOR UPDATE SKIP LOCKED))",
-    &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID],
-);
-
 /// Every 64th revision deletes the 64 before the last 64, and old receipts. The lower bound keeps
 /// the scan away from the end of the index where rows die. Rows that a sweep is deleting are
 /// skipped.
 fn prune(cursor: u64, revision: i64) {
     if revision % PRUNED == 0 && revision > PRUNED {
-        PRUNE.run(&[arg(signed(cursor)), arg(revision - 2 * PRUNED), arg(revision - PRUNED)]);
+        let keys = [
+            (CURSOR_ID, Key::Is(Value::Int(signed(cursor)))),
+            (REVISION, Key::Above(Value::Int(revision - 2 * PRUNED))),
+            (REVISION, Key::UpTo(Value::Int(revision - PRUNED))),
+        ];
+        ActiveSnapshot::fresh(|under| {
+            REVISIONS.delete(&keys, under, |_| ControlFlow::Continue(Some(())))
+        });
         receipt::prune(cursor, clock::now());
     }
 }

@@ -1,8 +1,9 @@
 //! `queen_mq.receipt`: what ended leases settled, so that a repeated or a late ack is answered
 //! rightly.
 
+use std::ops::ControlFlow;
+
 use pgrx::datum::Uuid;
-use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::lease::LeaseId;
 use queen_engine::receipt::Receipt;
@@ -12,10 +13,9 @@ use super::{decode, signed};
 use crate::error::Result;
 use crate::pg::clock::{At, HOUR, Moment};
 use crate::pg::columns::{Columns, arg};
-use crate::pg::key::Value;
+use crate::pg::key::{Key, Value};
 use crate::pg::scan::{ScanEnd, Tuple};
 use crate::pg::snapshot::ActiveSnapshot;
-use crate::pg::spi::Statement;
 use crate::pg::table::{Index, table};
 
 table! {
@@ -37,20 +37,30 @@ pub(super) static BY_LEASE: Index =
 // The time is part of a lease id, so ids grow with it, until those bits wrap around. The bounds
 // keep the scan away from the end of the index where rows die. Older receipts, of a cursor that
 // went quiet, are left to the sweep. What is deleted is decided by the moment that each row stores.
-static PRUNE: Statement = Statement::new(
-    "DELETE FROM queen_mq.receipt WHERE ctid = ANY (ARRAY(
-         SELECT ctid FROM queen_mq.receipt
-         WHERE cursor_id = $1 AND lease_id >= $2 AND lease_id <= $3 AND ended_at < $4
-         ORDER BY lease_id LIMIT 128 FOR UPDATE SKIP LOCKED))",
-    &[pg_sys::INT8OID, pg_sys::UUIDOID, pg_sys::UUIDOID, pg_sys::TIMESTAMPTZOID],
-);
+
+/// How many receipts are looked at at a time.
+const PRUNED: usize = 128;
 
 /// Delete receipts of the cursor that are older than [`KEPT`]. The caller holds the cursor's lock.
 pub fn prune(cursor: u64, now: Moment) {
-    let bound = |lease: LeaseId| arg(Uuid::from_bytes(lease.0));
     let until = now - KEPT;
     for (first, last) in LeaseId::given_between(until - 2 * KEPT, until) {
-        PRUNE.run(&[arg(signed(cursor)), bound(first), bound(last), arg(At(until))]);
+        let keys = [
+            (CURSOR_ID, Key::Is(Value::Int(signed(cursor)))),
+            (LEASE_ID, Key::Above(Value::Uuid(&first.0))),
+            (LEASE_ID, Key::UpTo(Value::Uuid(&last.0))),
+        ];
+        let mut left = PRUNED;
+        let choose = |row: &Tuple| {
+            left -= 1;
+            let is_old = row.need::<At>(ENDED_AT).0 < until;
+            if left > 0 {
+                ControlFlow::Continue(is_old.then_some(()))
+            } else {
+                ControlFlow::Break(())
+            }
+        };
+        ActiveSnapshot::fresh(|under| BY_LEASE.delete(&keys, under, choose));
     }
 }
 
