@@ -7,15 +7,14 @@ use std::collections::HashMap;
 
 use queen_engine::cursor::Start;
 
-use crate::broker::group::revoke::{leave_receipts, write_state};
+use crate::broker::group::revoke::{delete_claims, write_state};
 use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::hold_queue_and_cursors;
 use crate::broker::stats::count::ArrivalCount;
 use crate::error::Result;
-use crate::pg::clock;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::queue::Queue;
-use crate::store::{claim, cursor_or_claim, group, seen_snapshot, segment};
+use crate::store::{cursor_or_claim, group, seen_snapshot, segment};
 
 /// Remove every visible message of the queue; returns how many. Error 40001 in REPEATABLE READ if
 /// the queue's count has been written since the snapshot.
@@ -39,16 +38,13 @@ pub fn purge(queue: &Queue) -> Result<i64> {
         }
         let mut claims = Vec::new();
         for located in &located {
-            let revoked = located.cursor.revoked();
+            let cursor = &located.cursor;
             match located.message {
-                None => write_state(queue, located, (located.cursor.emptied(), revoked)),
-                Some(_) => {
-                    leave_receipts(located, &revoked, clock::now());
-                    claims.push(located.id);
-                }
+                None => write_state(queue, located, (cursor.emptied(), cursor.revoked())),
+                Some(_) => claims.push(located),
             }
         }
-        claim::delete(&claims);
+        delete_claims(claims)?;
         let removed = segment::delete_all(queue.id);
         count.remove_all();
         count.write();

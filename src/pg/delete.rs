@@ -55,18 +55,28 @@ impl Index {
         under: &ActiveSnapshot,
         mut choose: impl FnMut(&Tuple) -> ControlFlow<(), Option<T>>,
     ) -> Vec<T> {
+        let chosen = self.choose(keys, under, &mut choose);
+        if chosen.is_empty() {
+            return Vec::new();
+        }
+        let deleting = self.table.deleting();
+        let deleted = deleting.chosen(chosen);
+        deleting.end();
+        deleted
+    }
+
+    fn choose<T>(
+        &self,
+        keys: &[(Column, Key<'_>)],
+        under: &ActiveSnapshot,
+        choose: &mut impl FnMut(&Tuple) -> ControlFlow<(), Option<T>>,
+    ) -> Vec<(RowLocation, T)> {
         let mut chosen = Vec::new();
         self.scan::<()>(keys, ScanEnd::Start, under, |row| {
             chosen.extend(choose(row)?.map(|value| (row.place(), value)));
             ControlFlow::Continue(())
         });
-        if chosen.is_empty() {
-            return Vec::new();
-        }
-        let deleting = self.table.deleting();
-        chosen.retain(|(place, _)| deleting.try_row(*place));
-        deleting.end();
-        chosen.into_iter().map(|(_, value)| value).collect()
+        chosen
     }
 }
 
@@ -83,12 +93,37 @@ impl Deleting {
     pub fn try_row(&self, place: RowLocation) -> bool {
         // SAFETY: the statement has been begun, and not ended; the snapshot shows the row.
         unsafe {
-            match self.0.triggers.is_null() {
+            // A trigger has to see the row before it is deleted, and must not wait for it.
+            let outcome = match self.0.triggers.is_null() {
                 true => self.delete_unless_busy(place),
-                // A trigger has to see the row before it is deleted, and must not wait for it.
-                false => try_lock_to_delete(self.0.table.relation, place) && self.delete(place),
+                false => pg_sys::TM_Result::TM_BeingModified,
+            };
+            match outcome {
+                pg_sys::TM_Result::TM_Ok => true,
+                // It may be this transaction that has locked the row.
+                pg_sys::TM_Result::TM_BeingModified => {
+                    try_lock_to_delete(self.0.table.relation, place) && self.delete(place)
+                }
+                _ => false,
             }
         }
+    }
+
+    /// [`Index::delete`] as a part of this statement, of whose table the index is.
+    pub fn by_index<T>(
+        &self,
+        index: &Index,
+        keys: &[(Column, Key<'_>)],
+        under: &ActiveSnapshot,
+        mut choose: impl FnMut(&Tuple) -> ControlFlow<(), Option<T>>,
+    ) -> Vec<T> {
+        self.chosen(index.choose(keys, under, &mut choose))
+    }
+
+    /// Delete these rows, and return the values of those that could be deleted.
+    fn chosen<T>(&self, mut chosen: Vec<(RowLocation, T)>) -> Vec<T> {
+        chosen.retain(|(place, _)| self.try_row(*place));
+        chosen.into_iter().map(|(_, value)| value).collect()
     }
 
     /// End the statement.
@@ -142,7 +177,7 @@ impl Deleting {
     /// # Safety
     /// The statement has been begun, and not ended; its table has no triggers. The active snapshot
     /// shows the row.
-    unsafe fn delete_unless_busy(&self, mut place: RowLocation) -> bool {
+    unsafe fn delete_unless_busy(&self, mut place: RowLocation) -> pg_sys::TM_Result::Type {
         let relation = self.0.table.relation;
         let mut failure = pg_sys::TM_FailureData::default();
         // SAFETY: the relation is open. The access method's function is called behind a guard, as
@@ -154,11 +189,10 @@ impl Deleting {
             let command = pg_sys::GetCurrentCommandId(true);
             let snapshot = (*self.0.state).es_snapshot;
             let (no_check, waits, moves) = (ptr::null_mut(), false, false);
-            let outcome = pg_sys::ffi::pg_guard_ffi_boundary(|| {
+            pg_sys::ffi::pg_guard_ffi_boundary(|| {
                 let place = &mut place.0;
                 delete(relation, place, command, snapshot, no_check, waits, &mut failure, moves)
-            });
-            outcome == pg_sys::TM_Result::TM_Ok
+            })
         }
     }
 }

@@ -224,19 +224,24 @@ pub static PAGED_TABLES: [PagedTable; 6] = [
                WHERE t.ctid >= $1::tid AND t.ctid < $2::tid GROUP BY queue_id) AS a
          LEFT JOIN queen_mq.queue q ON q.id = a.queue_id"
     ),
-    // A state goes when there is a newer revision, or when its cursor is gone.
+    // A state goes when there is a newer revision, and its receipts are old; or when its cursor is
+    // gone. Receipts of a busy cursor are moved by who writes its states.
     paged!(
         "progress",
         "progress",
         0,
-        "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND $3 IS NOT NULL
-           AND (EXISTS (SELECT FROM queen_mq.progress n
-                        WHERE n.cursor_id = t.cursor_id AND n.revision > t.revision)
+        "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
+           AND ((t.ended_at IS NULL OR t.ended_at < $3 - interval '1 hour')
+                   AND EXISTS (SELECT FROM queen_mq.progress n
+                               WHERE n.cursor_id = t.cursor_id AND n.revision > t.revision)
                 OR t.cursor_id <= (SELECT last_value FROM queen_mq.cursor_id_seq WHERE is_called)
                    AND NOT EXISTS (SELECT FROM queen_mq.cursor c WHERE c.id = t.cursor_id
                                    UNION ALL
                                    SELECT FROM queen_mq.claim c WHERE c.id = t.cursor_id))",
-        "NULL"
+        "SELECT min(t.ended_at) + interval '1 hour' FROM queen_mq.progress t
+         WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at IS NOT NULL
+           AND EXISTS (SELECT FROM queen_mq.progress n
+                       WHERE n.cursor_id = t.cursor_id AND n.revision > t.revision)"
     ),
     paged!(
         "receipts",
@@ -264,9 +269,21 @@ pub static PAGED_TABLES: [PagedTable; 6] = [
                            CROSS JOIN LATERAL (SELECT id FROM queen_mq.claim
                                WHERE id = held.id OFFSET 0) AS c OFFSET 0)
            AND NOT EXISTS (SELECT FROM unnest(t.cursor_ids) AS held(id)
-                           CROSS JOIN LATERAL (SELECT ended_at FROM queen_mq.receipt
-                               WHERE cursor_id = held.id AND lease_id = t.lease_id OFFSET 0) AS r
-                           WHERE r.ended_at >= $3 OFFSET 0)",
+                           CROSS JOIN LATERAL (SELECT max(revision) AS newest
+                               FROM queen_mq.progress WHERE cursor_id = held.id) AS p
+                           CROSS JOIN LATERAL (SELECT ended_at, receipts FROM queen_mq.progress
+                               WHERE cursor_id = held.id AND revision > p.newest - 128
+                               OFFSET 0) AS r
+                           WHERE r.ended_at >= $3
+                             AND position(uuid_send(t.lease_id) IN r.receipts) > 0 OFFSET 0)
+           AND NOT EXISTS (SELECT FROM unnest(t.cursor_ids, t.revisions) AS held(id, given_by)
+                           CROSS JOIN LATERAL (SELECT ended_at, body FROM queen_mq.receipt
+                               WHERE cursor_id = held.id AND revision > held.given_by
+                               ORDER BY revision LIMIT 2) AS r
+                           WHERE r.ended_at >= $3
+                             AND position(uuid_send(t.lease_id) IN r.body) > 0 OFFSET 0)
+           AND NOT EXISTS (SELECT FROM queen_mq.receipt
+                           WHERE cursor_id = -t.id AND ended_at >= $3 OFFSET 0)",
         "SELECT min(created_at) FROM queen_mq.lease_set t
          WHERE t.ctid >= $1::tid AND t.ctid < $2::tid"
     ),
@@ -281,9 +298,9 @@ pub static PAGED_TABLES: [PagedTable; 6] = [
            AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id OFFSET 0)
            AND NOT EXISTS (SELECT FROM queen_mq.receipt r
                            WHERE r.cursor_id = t.id AND r.ended_at >= $3 OFFSET 0)
-           AND NOT EXISTS (SELECT FROM (SELECT due_at FROM queen_mq.progress
+           AND NOT EXISTS (SELECT FROM (SELECT due_at, ended_at FROM queen_mq.progress
                                         WHERE cursor_id = t.id OFFSET 0) AS p
-                           WHERE p.due_at >= $3 OFFSET 0)",
+                           WHERE p.due_at >= $3 OR p.ended_at >= $3 OFFSET 0)",
         "SELECT '-infinity' FROM queen_mq.cursor t
          WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
            AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id OFFSET 0)
@@ -297,9 +314,9 @@ pub static PAGED_TABLES: [PagedTable; 6] = [
            AND t.group_id <= (SELECT last_value FROM queen_mq.consumer_group_id_seq WHERE is_called)
            AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id OFFSET 0)
            AND (t.deadline IS NULL OR t.deadline < $3)
-           AND NOT EXISTS (SELECT FROM (SELECT due_at FROM queen_mq.progress
+           AND NOT EXISTS (SELECT FROM (SELECT due_at, ended_at FROM queen_mq.progress
                                         WHERE cursor_id = t.id OFFSET 0) AS p
-                           WHERE p.due_at >= $3 OFFSET 0)",
+                           WHERE p.due_at >= $3 OR p.ended_at >= $3 OFFSET 0)",
         "SELECT '-infinity' FROM queen_mq.claim t
          WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
            AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id OFFSET 0)

@@ -26,7 +26,7 @@ static INDEXES: [&Index; 19] = [
     &progress::DUE,
     &progress::REVISIONS,
     &queue::BY_NAME,
-    &receipt::BY_LEASE,
+    &receipt::BLOCKS,
     &segment::IN_ORDER,
     &segment::NEWS,
     &tally::NEWEST,

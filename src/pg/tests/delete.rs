@@ -98,6 +98,16 @@ mod tests {
     }
 
     #[pg_test]
+    fn rows_that_this_transaction_has_locked_go() {
+        let mut other = set_up("delete_own_lock", TABLES, DDL);
+        wait_for_nothing();
+        run("DO 'BEGIN PERFORM FROM item WHERE id <= 3 FOR NO KEY UPDATE; END'");
+        other.run("BEGIN; SELECT FROM item WHERE id = 4 FOR UPDATE");
+        assert_eq!(delete(), ["row 2", "row 3", "row 5"]);
+        assert_eq!(left(), "1 4 6");
+    }
+
+    #[pg_test]
     fn a_row_that_another_session_has_changed_since_it_was_found_stays_as_it_is() {
         let mut other = set_up("delete_changed", TABLES, DDL);
         let deleted = delete_after(|| {

@@ -102,7 +102,7 @@ impl<'a> GroupInPartition<'a> {
 
     /// Take what the group had not settled of these segments off what is pending for it. All that
     /// [`Self::try_lock`] locks is locked.
-    pub fn write_off(&self, segments: &[News]) {
+    pub fn write_off(&self, segments: &[News]) -> Result<()> {
         let (mut unread, mut waiting) = (0, 0);
         for row in segments {
             match self.status(row) {
@@ -114,7 +114,7 @@ impl<'a> GroupInPartition<'a> {
         match &self.claims {
             Some(claims) => {
                 group::write_off(self.group.id, unread + waiting);
-                claims.remove_unsettled(segments, self.ages);
+                claims.remove_unsettled(segments)?;
             }
             None => {
                 group::write_off(self.group.id, unread);
@@ -123,6 +123,7 @@ impl<'a> GroupInPartition<'a> {
                 }
             }
         }
+        Ok(())
     }
 
     /// Write a state of an ordered group's cursor without these segments, of which so many messages
@@ -137,7 +138,7 @@ impl<'a> GroupInPartition<'a> {
         cursor.failures.retain(|message, _| !is_gone(message.segment()));
         cursor.settled += waiting;
         let xid = seen_snapshot::assign_xid(self.ages.queue.identity);
-        progress::append(located, &cursor, Notice::Ready { xid });
+        progress::append(located, &cursor, Notice::Ready { xid }, &[]);
     }
 }
 

@@ -175,7 +175,7 @@ impl Retention<'_> {
                 return Ok(Vec::new());
             }
         }
-        groups.iter().for_each(|group| group.write_off(&gone));
+        groups.iter().try_for_each(|group| group.write_off(&gone))?;
         let ids: Vec<u64> = gone.iter().map(|row| row.segment.key.1).collect();
         segment::delete(self.ages.queue.id, partition, &ids);
         Ok(gone)
