@@ -10,6 +10,7 @@ use super::key::Key;
 use super::row_lock::try_lock_to_delete;
 use super::scan::{ScanEnd, Tuple};
 use super::snapshot::ActiveSnapshot;
+use super::spi::SqlRows;
 use super::table::{Column, Index, RowLocation, Table};
 use super::write::Writing;
 use crate::error::Error;
@@ -41,6 +42,23 @@ impl Table {
             }
             Deleting(writing)
         }
+    }
+}
+
+impl Table {
+    /// Delete the rows at the places that a statement has returned as its only column, `ctid`,
+    /// under this snapshot. One that another transaction has locked, replaced or deleted is passed
+    /// by. Returns how many are deleted. Never waits.
+    pub fn delete_found(&'static self, found: SqlRows, _under: &ActiveSnapshot) -> usize {
+        let places: Vec<RowLocation> =
+            found.filter_map(|row| row.only().map(RowLocation)).collect();
+        if places.is_empty() {
+            return 0;
+        }
+        let deleting = self.deleting();
+        let deleted = places.into_iter().filter(|place| deleting.try_row(*place)).count();
+        deleting.end();
+        deleted
     }
 }
 
@@ -91,6 +109,7 @@ impl Deleting {
     /// To `DELETE … WHERE ctid IN (SELECT … FOR UPDATE SKIP LOCKED)` this is the same, but there is
     /// no row lock before the delete, and so no log record of one.
     pub fn try_row(&self, place: RowLocation) -> bool {
+        pgrx::check_for_interrupts!();
         // SAFETY: the statement has been begun, and not ended; the snapshot shows the row.
         unsafe {
             // A trigger has to see the row before it is deleted, and must not wait for it.

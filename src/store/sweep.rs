@@ -4,10 +4,10 @@
 //! Rows that go by age have no index by age, which every push or pop would have to maintain.
 //! Instead a step reads the next pages of the table. The page at which it stopped stands in the
 //! task's row of `queen_mq.sweep`. A step locks that row, so no two sweeps read one piece at a
-//! time; a step that finds it locked does nothing. Doomed rows are locked with SKIP LOCKED.
+//! time; a step that finds it locked does nothing. A row that another transaction holds stays.
 //!
-//! The worker looks before it locks or writes, because a lock on a row takes a transaction id and a
-//! flush. It keeps in memory up to which page it has looked ([`Bookmark::InMemory`]).
+//! The worker looks before it writes, because a write takes a transaction id and a flush. It keeps
+//! in memory up to which page it has looked ([`Bookmark::InMemory`]).
 //!
 //! OFFSET 0 in a statement makes a condition one look-up by an index for each row.
 
@@ -15,10 +15,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use pgrx::pg_sys;
 
+use super::{admission, claim, cursor, lease_set, progress, receipt};
 use crate::pg::clock::{At, HOUR, Moment, SECOND};
 use crate::pg::columns::{Arg, Columns, arg};
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::spi::Statement;
-use crate::pg::table::table;
+use crate::pg::table::{Table, table};
 
 table! {
     SWEEPS = c"sweep";
@@ -71,14 +73,15 @@ pub enum Bookmark {
 pub struct PagedTable {
     /// The name of its task, as `queen_sweep` reports it.
     pub task: &'static str,
+    rows: &'static Table,
     table: &'static str,
     /// Asks whether the pages from $1 up to $2 have anything that is doomed at the moment $3, and
     /// for the soonest moment that dooms one of their rows. What may be doomed at any time, by its
     /// age, says -infinity.
     look: Statement,
     position: Position,
-    /// Deletes from the pages from $1 up to $2, which are tids, what is doomed at the moment $3.
-    delete: Statement,
+    /// Finds in the pages from $1 up to $2, which are tids, what is doomed at the moment $3.
+    doomed: Statement,
     /// How long before now that moment lies, in microseconds.
     age: i64,
 }
@@ -120,7 +123,10 @@ impl PagedTable {
         let page = page.unwrap_or_else(|| row.need(PAGE));
         let page = if page < pages { page } else { 0 };
         let next = (page + PAGES).min(pages);
-        let removed = self.delete.run(&self.range(page, now)).affected();
+        let removed = ActiveSnapshot::fresh(|under| {
+            let doomed = self.doomed.read(&self.range(page, now), under);
+            self.rows.delete_found(doomed, under)
+        });
         END.run(&[arg(self.task), arg(next)]);
         let goes_on = removed > 0 && next < pages;
         SweepStep { removed: removed as u64, goes_on, idle_until: None }
@@ -168,9 +174,10 @@ impl PagedTable {
 }
 
 macro_rules! paged {
-    ($task:literal, $table:literal, $age:expr, $doomed:literal, $soonest:literal) => {
+    ($task:literal, $rows:path, $table:literal, $age:expr, $doomed:literal, $soonest:literal) => {
         PagedTable {
             task: $task,
+            rows: &$rows,
             table: concat!("queen_mq.", $table),
             look: Statement::new(
                 concat!(
@@ -187,16 +194,8 @@ macro_rules! paged {
                 &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],
             ),
             position: Position { page: AtomicI64::new(0), soonest: AtomicI64::new(Moment::MAX) },
-            delete: Statement::new(
-                concat!(
-                    "DELETE FROM queen_mq.",
-                    $table,
-                    " WHERE ctid = ANY (ARRAY(SELECT t.ctid FROM queen_mq.",
-                    $table,
-                    " AS t ",
-                    $doomed,
-                    " FOR UPDATE OF t SKIP LOCKED))"
-                ),
+            doomed: Statement::new(
+                concat!("SELECT ctid FROM queen_mq.", $table, " AS t ", $doomed),
                 &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],
             ),
             age: $age,
@@ -210,6 +209,7 @@ macro_rules! paged {
 pub static PAGED_TABLES: [PagedTable; 6] = [
     paged!(
         "transaction_ids",
+        admission::ADMISSIONS,
         "admission",
         0,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
@@ -228,6 +228,7 @@ pub static PAGED_TABLES: [PagedTable; 6] = [
     // gone. Receipts of a busy cursor are moved by who writes its states.
     paged!(
         "progress",
+        progress::PROGRESS,
         "progress",
         0,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
@@ -245,6 +246,7 @@ pub static PAGED_TABLES: [PagedTable; 6] = [
     ),
     paged!(
         "receipts",
+        receipt::RECEIPTS,
         "receipt",
         HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at < $3",
@@ -256,6 +258,7 @@ pub static PAGED_TABLES: [PagedTable; 6] = [
     // for 12 hours at most, and lasts longer only if its holder extends it.
     paged!(
         "lease_sets",
+        lease_set::LEASE_SETS,
         "lease_set",
         HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.created_at < $3
@@ -291,6 +294,7 @@ pub static PAGED_TABLES: [PagedTable; 6] = [
     // told that its lease was taken away.
     paged!(
         "cursors",
+        cursor::CURSORS,
         "cursor",
         HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
@@ -308,6 +312,7 @@ pub static PAGED_TABLES: [PagedTable; 6] = [
     ),
     paged!(
         "removed_claims",
+        claim::CLAIMS,
         "claim",
         HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
