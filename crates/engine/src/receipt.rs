@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cursor::Lease;
 use crate::lease::LeaseId;
-use crate::message::{MessageId, Spans};
+use crate::message::{MessageId, Span, Spans};
 
 /// How a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,7 +66,10 @@ pub fn joined(all: impl IntoIterator<Item = EndedLease>) -> Vec<EndedLease> {
 impl Receipt {
     /// What it says of one message; None if the lease was never given it.
     pub fn about(&self, message: MessageId) -> Option<Self> {
-        let only = |all: &Spans| all.partition(|id| id == message).0;
+        let only = |all: &Spans| -> Spans {
+            let one = |span: Span| Span { first: message.index(), len: 1, ..span };
+            all.find(message).map(one).into_iter().collect()
+        };
         let [done, dead, open] = [&self.done, &self.dead, &self.open].map(only);
         let is_in_it = [&done, &dead, &open].into_iter().any(|spans| !spans.is_empty());
         let Self { ending, deadline, .. } = *self;
@@ -84,7 +87,6 @@ impl Receipt {
 mod tests {
     use super::*;
     use crate::codec::{decode_each, encode_each};
-    use crate::message::Span;
     use proptest::prelude::*;
 
     /// The receipt of a claim: of one message, which was completed, or is open.
