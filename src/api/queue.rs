@@ -139,12 +139,13 @@ fn options_in_effect(queue: Queue) -> OptionsInEffect {
     )
 }
 
-/// An interval as it was set, or the default.
+/// What the row of results shows of an interval: the value that was set, in the user's units, or
+/// the default in microseconds.
 fn shown(set: Option<Interval>, in_effect: i64) -> Option<Interval> {
     set.or_else(|| clock::interval(in_effect))
 }
 
-/// The options that `unset` names, none of which is given a value in the same call.
+/// The options that `unset` names. 22023 if the call also gives one of them a value.
 fn checked_unset(unset: Option<TextArray>, given: &Options) -> Result<Vec<String>> {
     let unset = args::given_elements::<String>("unset", unset, &args::OPTIONS)?;
     let unset = unset.unwrap_or_default();

@@ -153,8 +153,9 @@ impl Registration {
         Ok(())
     }
 
-    /// Write the registration; returns the group with the state of its search. None where another
-    /// transaction has registered the same name, or, without waiting for it, is about to.
+    /// Write the registration, and return the group with the state of its search. None if another
+    /// transaction has registered this name. Without patience, also None if another transaction is
+    /// registering it and has not ended.
     pub fn write(
         self,
         queue: &str,

@@ -31,6 +31,21 @@ async fn served_soon(waiting: &mut Vec<Waiting>) -> Result<(Vec<Message>, Instan
     waiting.remove(place).await?
 }
 
+/// The waiting sessions return soon after `began`. Together they have the messages 1 to as many as
+/// there are sessions, each once.
+async fn each_comes_once(waiting: Vec<Waiting>, began: Instant) -> Result<()> {
+    let count = waiting.len() as i64;
+    let mut all = Vec::new();
+    for waiter in waiting {
+        let (came, at, _) = waiter.await??;
+        ensure!(at - began < SOON, "{:?}", at - began);
+        all.extend(numbers(&came));
+    }
+    all.sort_unstable();
+    assert_eq!(all, Vec::from_iter(1..=count));
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_push_serves_one_of_many_and_leaves_the_others_asleep() -> Result<()> {
     let db = TestDb::alone().await?;
@@ -94,15 +109,7 @@ async fn a_batch_without_order_serves_all_it_is_enough_for() -> Result<()> {
                  SELECT jsonb_build_object('n', i) FROM generate_series(1, 20) AS i))",
         )
         .await?;
-    let mut all = Vec::new();
-    for waiter in waiting {
-        let (came, at, _) = waiter.await??;
-        ensure!(at - began < SOON, "{:?}", at - began);
-        all.extend(numbers(&came));
-    }
-    all.sort_unstable();
-    assert_eq!(all, Vec::from_iter(1..=20));
-    Ok(())
+    each_comes_once(waiting, began).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,15 +124,7 @@ async fn pushes_to_many_partitions_in_one_transaction_serve_as_many_sessions() -
               FROM generate_series(1, 20) AS i",
         )
         .await?;
-    let mut all = Vec::new();
-    for waiter in waiting {
-        let (came, at, _) = waiter.await??;
-        ensure!(at - began < SOON, "{:?}", at - began);
-        all.extend(numbers(&came));
-    }
-    all.sort_unstable();
-    assert_eq!(all, Vec::from_iter(1..=20));
-    Ok(())
+    each_comes_once(waiting, began).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

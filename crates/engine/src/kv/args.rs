@@ -249,10 +249,10 @@ pub fn expiry(
 /// Bounds `(lower, upper)` of the keys that begin with `prefix` and come after `after`: by bytes,
 /// `lower <= key < upper`.
 ///
-/// Strings in UTF-8 have the same order by bytes as by characters. So the strings with a prefix are
-/// those from the prefix up to, and not including, the prefix with its last character raised by
-/// one. No text of PostgreSQL contains U+0000, so the first string after `after` is `after` with
-/// U+0001 appended.
+/// In UTF-8, the order by bytes is the order by characters. So the keys with a prefix begin at the
+/// prefix itself, and end before the prefix whose last character is one higher. No text of
+/// PostgreSQL contains U+0000, so the first key that can follow `after` is `after` with U+0001
+/// appended.
 pub fn range(prefix: &str, after: Option<&str>) -> (String, String) {
     let beyond = after.map(|after| format!("{after}\u{1}"));
     let lower = match beyond {

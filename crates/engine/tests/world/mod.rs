@@ -141,8 +141,9 @@ impl World {
         messages
     }
 
-    /// Every message that had committed before the push of a message began is delivered before it,
-    /// and is settled or part of the same delivery.
+    /// Checks the order of a delivery. Take a delivered message, and another one that had committed
+    /// before the push of the first began: the other one is settled, or comes earlier in this
+    /// delivery.
     fn check_order(&self, delivered: &[MessageId]) {
         for (place, message) in delivered.iter().enumerate() {
             let pushed = self.log[&message.segment()].pushed;
