@@ -98,7 +98,8 @@ pub(super) fn keep(
     let until = clock::now() - KEPT;
     let young: Vec<_> = of_states.filter(|receipts| receipts.ended_at >= until).collect();
     let Some(ended_at) = young.iter().map(|receipts| receipts.ended_at).max() else { return };
-    let body = young.into_iter().flat_map(|receipts| receipts.body).collect();
+    let bodies: Vec<&[u8]> = young.iter().map(|receipts| receipts.body.as_slice()).collect();
+    let body = bodies.concat();
     let block = Block {
         id: signed(at.id),
         revision,

@@ -31,7 +31,11 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Damaged> {
 /// The bytes to store for several values, one after the other. The bytes of more values can be put
 /// behind these.
 pub fn encode_each<'a, T: Serialize + 'a>(values: impl IntoIterator<Item = &'a T>) -> Vec<u8> {
-    values.into_iter().flat_map(encode).collect()
+    values.into_iter().fold(Vec::new(), |mut bytes, value| {
+        bytes.push(VERSION);
+        // As in `encode`, this cannot fail.
+        postcard::to_extend(value, bytes).unwrap_or_default()
+    })
 }
 
 /// The values that were stored as `bytes`.
