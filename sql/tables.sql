@@ -198,6 +198,10 @@ CREATE TABLE queen_mq.progress (
     announced_xid bigint,
     -- Cursor in crates/engine.
     state bytea NOT NULL,
+    -- If the state ended leases: when, and their receipts (EndedLease in crates/engine). When the
+    -- row is deleted within an hour, they move to queen_mq.receipt.
+    ended_at timestamptz,
+    receipts bytea,
     CONSTRAINT progress_newest PRIMARY KEY (cursor_id, revision)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
         autovacuum_vacuum_insert_threshold = 20000, vacuum_truncate = off);
@@ -280,25 +284,34 @@ CREATE TABLE queen_mq.lease_set (
     cursor_ids bigint[] NOT NULL,
     -- If the ids are those of claims: the messages, in the order of the ids.
     message_ids bigint[],
-    created_at timestamptz NOT NULL
+    created_at timestamptz NOT NULL,
+    -- The revision of each cursor or claim that gave the lease. NULL: the rows of the claims did.
+    revisions bigint[]
 );
 COMMENT ON TABLE queen_mq.lease_set IS 'Leases over several partitions, or over several claims, and what they cover';
 
--- The traces of ended leases. From them a repeated or a late ack gets the right answer.
+-- The receipts of ended leases, from which a repeated or a late ack gets the right answer. They begin
+-- in queen_mq.progress, with the state that ended the lease, and come here when it is deleted. A row
+-- has those of many states.
 CREATE TABLE queen_mq.receipt (
+    -- A cursor or a claim. If below zero, a lease set, whose claims are gone.
     cursor_id bigint NOT NULL,
-    lease_id uuid NOT NULL,
+    -- The last revision whose receipts may be here. Of a lease set: the highest id of a claim.
+    revision bigint NOT NULL,
+    -- When the last of the leases ended.
     ended_at timestamptz NOT NULL,
-    -- Receipt in crates/engine.
+    -- The rows of the cursor up to this revision have been deleted.
+    pruned_to bigint NOT NULL,
+    -- EndedLease in crates/engine, one behind the other.
     body bytea NOT NULL,
-    -- Of a claim, because the row of the claim may be gone when its lease is named again.
+    -- Of claims, because their rows may be gone when the lease is named again.
     group_id bigint,
     partition text COLLATE "C",
-    CONSTRAINT receipt_once PRIMARY KEY (cursor_id, lease_id)
-) WITH (autovacuum_vacuum_scale_factor = 0.05);
+    CONSTRAINT receipt_newest PRIMARY KEY (cursor_id, revision)
+) WITH (autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off, toast_tuple_target = 8160);
 -- For the removal of a group. Its claims may be gone by then, so their receipts name the group.
 CREATE INDEX receipt_of_group ON queen_mq.receipt (group_id) WHERE group_id IS NOT NULL;
-COMMENT ON TABLE queen_mq.receipt IS 'What ended leases have settled, kept for at least an hour';
+COMMENT ON TABLE queen_mq.receipt IS 'What ended leases have settled, kept for at least an hour. The newest receipts are in queen_mq.progress.';
 
 CREATE TABLE queen_mq.dead_letter (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -9,7 +9,6 @@ use std::collections::HashSet;
 use queen_engine::cursor::Start;
 use queen_engine::discovery::Discovery;
 use queen_engine::lease::LeaseId;
-use queen_engine::message::MessageId;
 use queen_engine::receipt::Receipt;
 
 use crate::broker::restore;
@@ -22,6 +21,7 @@ use crate::store::cursor_or_claim::{self, LockedCursor};
 use crate::store::discovery;
 use crate::store::group::{self, Group};
 use crate::store::identity::Identity;
+use crate::store::lease_set::Covered;
 use crate::store::located::Located;
 use crate::store::queue::{self, Queue};
 use crate::store::receipt;
@@ -195,20 +195,16 @@ pub fn lock_leased(cursors: &[u64]) -> Result<Vec<LockedCursor>> {
     })
 }
 
-/// Lock the cursors and claims that the lease covers, which are given in ascending order, and read
+/// Lock the cursors and claims that the lease covers, which are given ascending by id, and read
 /// their states after that. Waits for the transactions that hold them.
-pub fn for_settle(lease: LeaseId, cursors: &[u64]) -> Result<ForSettle> {
-    let locked = lock_leased(cursors)?;
+pub fn for_settle(lease: LeaseId, covered: &[Covered]) -> Result<ForSettle> {
+    let ids: Vec<u64> = covered.iter().map(|covered| covered.id).collect();
+    let locked = lock_leased(&ids)?;
     let mut gone = Vec::new();
-    if locked.len() < cursors.len() {
+    if locked.len() < covered.len() {
         let here: HashSet<u64> = locked.iter().map(|locked| locked.id).collect();
-        let is_here = |id: &u64| here.contains(id);
-        for id in cursors.iter().copied().filter(|id| !is_here(id)) {
-            if let Some((group, partition, receipt)) = receipt::find_of_claim(id, lease)? {
-                let message = MessageId::from_sql(0);
-                gone.push((Located::claim(id, group, &partition, message), receipt));
-            }
-        }
+        let missing = covered.iter().copied().filter(|covered| !here.contains(&covered.id));
+        gone = receipt::find_of_gone(lease, &missing.collect::<Vec<_>>())?;
     }
     let group = locked.first().map(|locked| locked.group);
     let group = group.or_else(|| gone.first().map(|(located, _)| located.group));

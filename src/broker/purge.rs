@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use queen_engine::cursor::{Cursor, Start};
 use queen_engine::message::MessageId;
 
-use crate::broker::group::revoke::{leave_receipts, write_state};
+use crate::broker::group::revoke::{delete_claims, write_state};
 use crate::broker::group::unordered_partition::UnorderedPartition;
 use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::{hold_queue_and_cursors, hold_queue_and_groups};
@@ -26,7 +26,7 @@ use crate::store::located::Located;
 use crate::store::queue::Queue;
 use crate::store::segment::SegmentSummary;
 use crate::store::{
-    admission, claim, cursor, cursor_or_claim, group, locks, seen_snapshot, segment, tally,
+    admission, cursor, cursor_or_claim, group, locks, seen_snapshot, segment, tally,
 };
 
 /// Remove every visible message of the queue; returns how many. Error 40001 in REPEATABLE READ if
@@ -51,16 +51,13 @@ pub fn purge(queue: &Queue) -> Result<i64> {
         }
         let mut claims = Vec::new();
         for located in &located {
-            let revoked = located.cursor.revoked();
+            let cursor = &located.cursor;
             match located.message {
-                None => write_state(queue, located, (located.cursor.emptied(), revoked)),
-                Some(_) => {
-                    leave_receipts(located, &revoked, clock::now());
-                    claims.push(located.id);
-                }
+                None => write_state(queue, located, (cursor.emptied(), cursor.revoked())),
+                Some(_) => claims.push(located),
             }
         }
-        claim::delete(&claims);
+        delete_claims(claims)?;
         let removed = segment::delete_all(queue.id);
         admission::forget(queue.id, None);
         max_depth::forget(queue.id);
@@ -98,7 +95,7 @@ pub fn purge_partition(queue: &Queue, partition: &str) -> Result<i64> {
         let removed = Removed { counted, own };
         for group in &groups {
             let located = of_groups.remove(&group.id).unwrap_or_default();
-            empty(queue, group, located, &removed);
+            empty(queue, group, located, &removed)?;
         }
         for row in &removed.counted {
             count.tally.remove(row.messages, row.bytes);
@@ -153,15 +150,11 @@ impl Removed {
 }
 
 /// Write the state of a group whose messages of the partition are gone, and delete its claims.
-fn empty(queue: &Queue, group: &Group, located: Vec<Located>, removed: &Removed) {
+fn empty(queue: &Queue, group: &Group, located: Vec<Located>, removed: &Removed) -> Result<()> {
     let own: HashSet<u64> = removed.own.iter().map(|row| row.id).collect();
     let (claims, cursors): (Vec<_>, Vec<_>) =
         located.into_iter().partition(|located| located.message.is_some());
-    let now = clock::now();
-    for claim in &claims {
-        leave_receipts(claim, &claim.cursor.revoked(), now);
-    }
-    claim::delete(&claims.iter().map(|claim| claim.id).collect::<Vec<_>>());
+    delete_claims(&claims)?;
     for located in &cursors {
         let revoked = located.cursor.revoked();
         let mut emptied = located.cursor.emptied();
@@ -177,6 +170,7 @@ fn empty(queue: &Queue, group: &Group, located: Vec<Located>, removed: &Removed)
         };
         write_state(queue, located, (emptied, revoked));
     }
+    Ok(())
 }
 
 /// What an ordered group has settled of the partition when all of it is gone: what it had settled

@@ -73,7 +73,7 @@ pub unsafe fn before_delete(
 ) -> bool {
     let (none, no_slot) = (ptr::null_mut(), ptr::null_mut());
     let mut recheck = pg_sys::EPQState::default();
-    // SAFETY: no other transaction sees the row, so no newer version of it need be read.
+    // SAFETY: no other transaction can change the row, so no newer version of it need be read.
     unsafe {
         #[cfg(feature = "pg15")]
         {

@@ -37,6 +37,19 @@ impl ActiveSnapshot {
         }
     }
 
+    /// [`Self::new_snapshot`] for a `body` that can't fail.
+    pub fn fresh<T>(body: impl FnOnce(&ActiveSnapshot) -> T) -> T {
+        // SAFETY: as in `new_snapshot`.
+        unsafe {
+            pg_sys::CommandCounterIncrement();
+            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        }
+        let value = body(&ActiveSnapshot { _private: () });
+        // SAFETY: as above.
+        unsafe { pg_sys::PopActiveSnapshot() };
+        value
+    }
+
     /// The newest state there is, also in REPEATABLE READ: to find out that the transaction's own
     /// snapshot is out of date, never to act upon.
     pub fn latest_snapshot<T>(body: impl FnOnce(&ActiveSnapshot) -> Result<T>) -> Result<T> {

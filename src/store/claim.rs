@@ -353,24 +353,22 @@ pub fn of_group(group: i64, under: &ActiveSnapshot) -> Result<Vec<Located>> {
     OF_GROUP.read(&[arg(group)], under).map(read).collect()
 }
 
-static DELETE: Statement = Statement::new(
-    "DELETE FROM queen_mq.claim WHERE ctid = ANY (ARRAY(
-         SELECT ctid FROM queen_mq.claim WHERE id = ANY ($1) FOR UPDATE SKIP LOCKED))
-     RETURNING id",
-    &[pg_sys::INT8ARRAYOID],
-);
-// States that a sweep is deleting at this moment are skipped.
-static DELETE_STATES: Statement = Statement::new(
-    "DELETE FROM queen_mq.progress WHERE ctid = ANY (ARRAY(
-         SELECT ctid FROM queen_mq.progress WHERE cursor_id = ANY ($1) FOR UPDATE SKIP LOCKED))",
-    &[pg_sys::INT8ARRAYOID],
-);
-
 /// Delete claims with their states, except those that another transaction has locked; returns the
-/// ids of the deleted ones.
-pub fn delete(claims: &[u64]) -> Vec<u64> {
-    let ids: Vec<i64> = claims.iter().copied().map(signed).collect();
-    let gone: Vec<i64> = DELETE.run(&[arg(ids)]).map(|row| row.need(ID)).collect();
-    DELETE_STATES.run(&[arg(gone.clone())]);
-    gone.into_iter().map(unsigned).collect()
+/// ids of the deleted ones. Receipts in the states are kept.
+pub fn delete(claims: &[u64]) -> Result<Vec<u64>> {
+    ActiveSnapshot::new_snapshot(|under| {
+        let read = |row: &Tuple| {
+            let of_row = (unsigned(row.need(ID)), row.need(GROUP_ID), row.need(PARTITION));
+            ControlFlow::Continue(Some(of_row))
+        };
+        let mut gone: Vec<(u64, i64, String)> = Vec::new();
+        let deleting = CLAIMS.deleting();
+        for id in claims {
+            let keys = [(ID, Key::Is(Value::Int(signed(*id))))];
+            gone.extend(deleting.by_index(&BY_ID, &keys, under, read));
+        }
+        deleting.end();
+        progress::delete_of_claims(&gone, under)?;
+        Ok(gone.into_iter().map(|(id, ..)| id).collect())
+    })
 }

@@ -6,11 +6,14 @@ use std::cell::Cell;
 
 use pgrx::pg_sys;
 use queen_engine::cursor::{Cursor, Start};
+use queen_engine::lease::LeaseId;
 use queen_engine::message::MessageId;
+use queen_engine::receipt::Receipt;
 
+use super::lease_set::Covered;
 use super::located::Located;
 use super::unit::Unit;
-use super::{claim, cursor, progress, signed, unsigned};
+use super::{claim, cursor, progress, receipt, signed, unsigned};
 use crate::error::{Error, Result};
 use crate::pg::columns::{Columns, arg};
 use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
@@ -230,6 +233,29 @@ pub fn locate<'a>(
         located.push(Located { id, group, partition, message, revision, is_own, cursor });
     }
     Ok(located)
+}
+
+/// The receipt of a lease on this cursor or claim, which has its newest state. `given_by`: as in
+/// [`Covered`].
+pub fn receipt_of(
+    at: &Located,
+    lease: LeaseId,
+    given_by: Option<i64>,
+    under: &ActiveSnapshot,
+) -> Result<Option<Receipt>> {
+    for body in progress::newest_receipts(at, under) {
+        if let Some(found) = receipt::read_one(&body, lease)? {
+            return Ok(Some(found));
+        }
+    }
+    if let Some(found) = receipt::find_in_blocks(at, lease, given_by, under)? {
+        return Ok(Some(found));
+    }
+    // A claim of a settled message is not locked: a fold may have deleted it meanwhile.
+    let Some(message) = at.message else { return Ok(None) };
+    let covered = Covered { id: at.id, message: Some(message), given_by };
+    let found = receipt::find_of_gone(lease, &[covered])?.pop();
+    Ok(found.map(|(_, receipt)| receipt))
 }
 
 static IDS_OF: Statement = Statement::new(

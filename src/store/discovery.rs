@@ -1,6 +1,8 @@
 //! `queen_mq.discovery`: how far each group has looked for work; and the hints that cursors and
 //! claims leave for that search. (What is new in the log is in [`super::segment`].)
 
+use std::ops::ControlFlow;
+
 use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::discovery::Discovery;
@@ -9,10 +11,11 @@ use super::{claim, cursor_or_claim, decode, locks, progress, signed, unsigned};
 use crate::error::Result;
 use crate::pg::clock::{Moment, SECOND};
 use crate::pg::columns::{Columns, arg};
-use crate::pg::key::Value;
+use crate::pg::key::{Key, Value};
 use crate::pg::scan::{ScanEnd, Tuple};
+use crate::pg::sequence;
 use crate::pg::session_cache::SessionCache;
-use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::spi::Statement;
 use crate::pg::table::{Index, table};
 use crate::pg::usage;
@@ -40,35 +43,32 @@ fn read(bytes: Vec<u8>) -> Result<Discovery> {
     decode(&bytes, &DISCOVERIES, "the discovery state of a consumer group")
 }
 
-static APPEND: Statement = Statement::new(
-    "INSERT INTO queen_mq.discovery (group_id, revision, state)
-     VALUES ($1, pg_catalog.nextval('queen_mq.discovery_revision'), $2) RETURNING revision",
-    &[pg_sys::INT8OID, pg_sys::BYTEAOID],
-);
-// Rows that another transaction is deleting are skipped. With the array PostgreSQL picks the rows
-// once; without it, anew for each row that it looks at.
-static PRUNE: Statement = Statement::new(
-    "DELETE FROM queen_mq.discovery WHERE ctid = ANY (ARRAY(
-         SELECT ctid FROM queen_mq.discovery
-         WHERE group_id = $1 AND revision >= $2 AND revision < $3
-         ORDER BY revision LIMIT 64 FOR UPDATE SKIP LOCKED))",
-    &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID],
-);
+/// How many states are deleted at a time.
+const PRUNED: i32 = 64;
 
-/// Write `state`, which follows the state of revision `base`, and delete the states before `base`.
-/// The search for them begins at `state.pruned`, a low-water mark: below it the index holds only
-/// dead rows. Returns the revision written. Needs no lock: of two searches that follow one state,
-/// the result of one is not used.
+/// Write `state`, which follows the state of revision `base`, and delete the states before `base`,
+/// but for those that another transaction is deleting. The search for them begins at
+/// `state.pruned`, a low-water mark: below it the index holds only dead rows. Returns the revision
+/// written. Needs no lock: of two searches that follow one state, the result of one is not used.
 pub fn append(group: i64, base: i64, state: &mut Discovery) -> i64 {
     let from = state.pruned;
     state.pruned = base;
-    let written = APPEND.run(&[arg(group), arg(encode(state))]).first();
-    // In REPEATABLE READ, a row that another transaction has deleted meanwhile would be an error. A
-    // later call deletes these rows.
-    if !one_snapshot_per_transaction() {
-        PRUNE.run(&[arg(group), arg(from), arg(base)]);
-    }
-    written.map_or(base, |row| row.need(REVISION))
+    let revision = sequence::draw(c"discovery_revision");
+    let state = arg(encode(state));
+    DISCOVERIES.insert(&[(GROUP_ID, arg(group)), (REVISION, arg(revision)), (STATE, state)]);
+    let keys = [
+        (GROUP_ID, Key::Is(Value::Int(group))),
+        (REVISION, Key::Above(Value::Int(from - 1))),
+        (REVISION, Key::UpTo(Value::Int(base - 1))),
+    ];
+    let mut left = PRUNED;
+    ActiveSnapshot::fresh(|under| {
+        STATES.delete(&keys, under, |_| {
+            left -= 1;
+            if left >= 0 { ControlFlow::Continue(Some(())) } else { ControlFlow::Break(()) }
+        })
+    });
+    revision
 }
 
 /// Take [`locks::discovery`], under which one transaction at a time reads on for the group. False

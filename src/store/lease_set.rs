@@ -21,11 +21,13 @@ table! {
     CURSOR_IDS: c"cursor_ids" INT8ARRAYOID,
     MESSAGE_IDS: c"message_ids" INT8ARRAYOID,
     CREATED_AT: c"created_at" TIMESTAMPTZOID,
+    REVISIONS: c"revisions" INT8ARRAYOID,
 }
 
 static FIND: Statement = Statement::new(
-    "SELECT c.cursor_id, c.message_id FROM queen_mq.lease_set s,
-         unnest(s.cursor_ids, s.message_ids) AS c(cursor_id, message_id) WHERE s.id = $1",
+    "SELECT c.cursor_id, c.message_id, c.revision FROM queen_mq.lease_set s,
+         unnest(s.cursor_ids, s.message_ids, s.revisions) AS c(cursor_id, message_id, revision)
+     WHERE s.id = $1",
     &[pg_sys::INT8OID],
 );
 
@@ -34,21 +36,32 @@ pub fn draw_id() -> u64 {
     unsigned(sequence::draw(c"lease_set_id_seq"))
 }
 
-/// What a lease covers: a cursor; or a claim, with its message.
-pub type Covered = (u64, Option<MessageId>);
+/// What a lease covers: a cursor or a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Covered {
+    pub id: u64,
+    /// Of a claim in a set.
+    pub message: Option<MessageId>,
+    /// The revision that gave the lease; 0: the row of the claim does. None where only the lease id
+    /// tells it.
+    pub given_by: Option<i64>,
+}
 
 /// Write the set of a lease.
 pub fn insert(id: u64, lease: LeaseId, mut covered: Vec<Covered>, now: Moment) {
     covered.sort_unstable();
-    let cursors: Vec<i64> = covered.iter().map(|(cursor, _)| signed(*cursor)).collect();
+    let cursors: Vec<i64> = covered.iter().map(|covered| signed(covered.id)).collect();
     let messages: Option<Vec<i64>> =
-        covered.iter().map(|(_, message)| message.map(MessageId::to_sql)).collect();
+        covered.iter().map(|covered| covered.message.map(MessageId::to_sql)).collect();
+    let revisions: Vec<i64> = covered.iter().map(|covered| covered.given_by.unwrap_or(0)).collect();
+    let are_first = revisions.iter().all(|revision| *revision == 0);
     LEASE_SETS.insert(&[
         (ID, arg(signed(id))),
         (LEASE_ID, arg(Uuid::from_bytes(lease.0))),
         (CURSOR_IDS, arg(cursors)),
         (MESSAGE_IDS, messages.and_then(arg)),
         (CREATED_AT, arg(At(now))),
+        (REVISIONS, (!are_first).then(|| arg(revisions)).flatten()),
     ]);
 }
 
@@ -57,7 +70,8 @@ pub fn insert(id: u64, lease: LeaseId, mut covered: Vec<Covered>, now: Moment) {
 pub fn covered(id: u64, lease: LeaseId) -> Result<Vec<Covered>> {
     let read = |row: SqlRow| {
         let message = row.get::<i64>(c"message_id").map(MessageId::from_sql);
-        (unsigned(row.need(c"cursor_id")), message)
+        let given_by = Some(row.get(c"revision").unwrap_or(0));
+        Covered { id: unsigned(row.need(c"cursor_id")), message, given_by }
     };
     let find =
         |under: &ActiveSnapshot| Ok(FIND.read(&[arg(signed(id))], under).map(read).collect());

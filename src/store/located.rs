@@ -18,6 +18,11 @@ pub struct Located {
 }
 
 impl Located {
+    /// A claim that is gone.
+    pub(super) fn gone(id: u64, group: i64, partition: String) -> Self {
+        Self::claim(id, group, &partition, MessageId::from_sql(0))
+    }
+
     /// A claim that has no state yet, or none any more.
     pub fn claim(id: u64, group: i64, partition: &str, message: MessageId) -> Self {
         let (partition, message, cursor) = (partition.to_owned(), Some(message), Cursor::default());

@@ -45,10 +45,17 @@ use crate::pg::table::Table;
 
 /// Read a state that the engine has written, and that lies in `table`.
 fn decode<T: DeserializeOwned>(bytes: &[u8], table: &Table, what: &str) -> Result<T> {
-    codec::decode(bytes).map_err(|_| {
-        let table = catalogue::full_name(table.name);
-        Error::corrupt_in(&table, format!("{what} does not read back"))
-    })
+    codec::decode(bytes).map_err(|_| damaged(table, what))
+}
+
+/// Read what the engine has written with `encode_each`, and lies in `table`.
+fn decode_each<T: DeserializeOwned>(bytes: &[u8], table: &Table, what: &str) -> Result<Vec<T>> {
+    codec::decode_each(bytes).map_err(|_| damaged(table, what))
+}
+
+fn damaged(table: &Table, what: &str) -> Error {
+    let table = catalogue::full_name(table.name);
+    Error::corrupt_in(&table, format!("{what} does not read back"))
 }
 
 /// An id as Rust counts it. It is stored as bigint, and never negative.

@@ -3,21 +3,23 @@
 //! A state is never updated. The transaction that holds the lock of a cursor, or of a claim, writes
 //! the next revision, and the newest revision counts.
 
-use pgrx::pg_sys;
-use queen_engine::codec::encode;
+use std::ops::ControlFlow;
+
+use queen_engine::codec::{encode, encode_each};
 use queen_engine::cursor::Cursor;
+use queen_engine::receipt::EndedLease;
 
 use super::identity::Identity;
 use super::located::Located;
+use super::receipt::{ClaimReceipts, StoredReceipts};
 use super::{decode, receipt, seen_snapshot, signed, unsigned};
 use crate::error::Result;
 use crate::pg::clock::{self, At, Moment};
 use crate::pg::columns::{Arg, Columns, arg};
-use crate::pg::key::Value;
+use crate::pg::key::{Key, Value};
 use crate::pg::scan::{ScanEnd, Tuple};
 use crate::pg::snapshot::ActiveSnapshot;
-use crate::pg::spi::Statement;
-use crate::pg::table::{Index, table};
+use crate::pg::table::{Column, Index, table};
 use crate::wait::waiters::{self, PartitionHash, Topic};
 
 table! {
@@ -28,6 +30,8 @@ table! {
     DUE_AT: c"due_at" TIMESTAMPTZOID,
     ANNOUNCED_XID: c"announced_xid" INT8OID,
     STATE: c"state" BYTEAOID,
+    ENDED_AT: c"ended_at" TIMESTAMPTZOID,
+    RECEIPTS: c"receipts" BYTEAOID,
 }
 
 pub(super) static REVISIONS: Index =
@@ -114,10 +118,10 @@ impl Notice {
     }
 }
 
-/// Write `state` as the revision after that of `at`, which is the newest. The caller holds the lock
-/// of the cursor or claim. The commit wakes consumers that wait for the group, if the state is
-/// announced.
-pub fn append(at: &Located, state: &Cursor, notice: Notice) {
+/// Write `state` as the revision after that of `at`, which is the newest, with the receipts of the
+/// leases that it ends. The caller holds the lock of the cursor or claim. The commit wakes
+/// consumers that wait for the group, if the state is announced.
+pub fn append(at: &Located, state: &Cursor, notice: Notice, ended: &[EndedLease]) {
     let announced = match notice {
         Notice::Leased => None,
         Notice::Ready { xid } => {
@@ -125,10 +129,11 @@ pub fn append(at: &Located, state: &Cursor, notice: Notice) {
             arg(signed(xid))
         }
     };
-    insert_state(at, state, announced);
+    insert_state(at, state, announced, ended);
 }
 
-fn insert_state(at: &Located, state: &Cursor, announced: Arg) {
+fn insert_state(at: &Located, state: &Cursor, announced: Arg, ended: &[EndedLease]) {
+    let ends_any = !ended.is_empty();
     let due: Arg = state.due_at().and_then(|moment| arg(At(moment)));
     PROGRESS.insert(&[
         (CURSOR_ID, arg(signed(at.id))),
@@ -137,8 +142,10 @@ fn insert_state(at: &Located, state: &Cursor, announced: Arg) {
         (DUE_AT, due),
         (ANNOUNCED_XID, announced),
         (STATE, arg(encode(state))),
+        (ENDED_AT, ends_any.then(|| arg(At(clock::now()))).flatten()),
+        (RECEIPTS, ends_any.then(|| arg(encode_each(ended))).flatten()),
     ]);
-    prune(at.id, at.revision + 1);
+    prune(at, at.revision + 1);
 }
 
 /// [`append`] for a state that gives consumers nothing new. The announcement of the state before is
@@ -146,27 +153,73 @@ fn insert_state(at: &Located, state: &Cursor, announced: Arg) {
 pub fn append_quietly(at: &Located, state: &Cursor, under: &ActiveSnapshot) {
     let announced = |row: &Tuple| row.get::<i64>(ANNOUNCED_XID);
     let announced = REVISIONS.end(&[Value::Int(signed(at.id))], ScanEnd::End, under, announced);
-    insert_state(at, state, announced.flatten().and_then(arg));
+    insert_state(at, state, announced.flatten().and_then(arg), &[]);
 }
 
 /// How many superseded revisions are deleted at a time, and how many are left.
 const PRUNED: i64 = 64;
 
-static PRUNE: Statement = Statement::new(
-    "DELETE FROM queen_mq.progress WHERE ctid = ANY (ARRAY(
-         SELECT ctid FROM queen_mq.progress
-         WHERE cursor_id = $1 AND revision > $2 AND revision <= $3 FOR UPDATE SKIP LOCKED))",
-    &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID],
-);
-
-/// Every 64th revision deletes the 64 before the last 64, and old receipts. The lower bound keeps
-/// the scan away from the end of the index where rows die. Rows that a sweep is deleting are
-/// skipped.
-fn prune(cursor: u64, revision: i64) {
-    if revision % PRUNED == 0 && revision > PRUNED {
-        PRUNE.run(&[arg(signed(cursor)), arg(revision - 2 * PRUNED), arg(revision - PRUNED)]);
-        receipt::prune(cursor, clock::now());
+/// Every 64th revision deletes the 64 before the last 64, and moves their receipts to a block of
+/// [`receipt`]. The lower bound keeps the scan away from the end of the index where rows die. Rows
+/// that a sweep is deleting are skipped; it deletes none with receipts that are still needed.
+fn prune(at: &Located, revision: i64) {
+    if revision % PRUNED != 0 || revision == PRUNED {
+        return;
     }
+    let until = revision - PRUNED;
+    ActiveSnapshot::fresh(|under| {
+        let keys = between(at.id, until - PRUNED, until);
+        let all = |row: &Tuple| ControlFlow::Continue(Some(receipts_in(row)));
+        let gone = REVISIONS.delete(&keys, under, all);
+        receipt::keep(at, until, gone.into_iter().flatten(), under);
+    });
+}
+
+/// The revisions of a cursor or claim above `after`, up to `last`.
+fn between<'a>(cursor: u64, after: i64, last: i64) -> [(Column, Key<'a>); 3] {
+    [
+        (CURSOR_ID, Key::Is(Value::Int(signed(cursor)))),
+        (REVISION, Key::Above(Value::Int(after))),
+        (REVISION, Key::UpTo(Value::Int(last))),
+    ]
+}
+
+fn receipts_in(row: &Tuple) -> Option<StoredReceipts> {
+    let (ended_at, body) = row.get::<At>(ENDED_AT).zip(row.get(RECEIPTS))?;
+    Some(StoredReceipts { ended_at: ended_at.0, body })
+}
+
+/// The receipts that have not been moved yet: those in the newest states of a cursor or claim.
+pub(super) fn newest_receipts(at: &Located, under: &ActiveSnapshot) -> Vec<Vec<u8>> {
+    let keys = between(at.id, at.revision - 2 * PRUNED, at.revision);
+    let mut found = Vec::new();
+    REVISIONS.scan::<()>(&keys, ScanEnd::End, under, |row| {
+        found.extend(receipts_in(row).map(|receipts| receipts.body));
+        ControlFlow::Continue(())
+    });
+    found
+}
+
+/// Delete all states of claims that have just been deleted, and keep the receipts in them. States
+/// that a sweep is deleting are skipped. `claims`: id, group and partition.
+pub(super) fn delete_of_claims(
+    claims: &[(u64, i64, String)],
+    under: &ActiveSnapshot,
+) -> Result<()> {
+    let mut kept = Vec::new();
+    let deleting = PROGRESS.deleting();
+    for (claim, group, partition) in claims {
+        let keys = [(CURSOR_ID, Key::Is(Value::Int(signed(*claim))))];
+        let gone = deleting.by_index(&REVISIONS, &keys, under, |row| {
+            ControlFlow::Continue(Some((need_revision(row), receipts_in(row))))
+        });
+        kept.extend(gone.into_iter().filter_map(|(revision, receipts)| {
+            let (claim, group) = (*claim, *group);
+            Some(ClaimReceipts { claim, group, partition, revision, receipts: receipts? })
+        }));
+    }
+    deleting.end();
+    receipt::keep_of_claims(kept)
 }
 
 /// Announcements to the group after (xid, cursor), in order; or, `within`, those of that

@@ -33,11 +33,13 @@ pub static TABLES: [&Table; 20] = [
 ];
 
 /// What a crash may take: the tables that a pop writes to give a lease. What a pop finds out on its
-/// way is in them as well: how far the group is, and how the leases before have ended.
-pub static LEASES: [&Table; 5] = [
+/// way is in them as well: how far the group is, how far it has looked, and how the leases before
+/// have ended.
+pub static LEASES: [&Table; 6] = [
     &cursor::CURSORS,
     &claim::CLAIMS,
     &progress::PROGRESS,
+    &discovery::DISCOVERIES,
     &receipt::RECEIPTS,
     &lease_set::LEASE_SETS,
 ];

@@ -4,10 +4,10 @@
 //! Rows that go by age have no index by age, which every push or pop would have to maintain.
 //! Instead a step reads the next pages of the table. The page at which it stopped stands in the
 //! task's row of `queen_mq.sweep`. A step locks that row, so no two sweeps read one piece at a
-//! time; a step that finds it locked does nothing. Doomed rows are locked with SKIP LOCKED.
+//! time; a step that finds it locked does nothing. A row that another transaction holds stays.
 //!
-//! The worker looks before it locks or writes, because a lock on a row takes a transaction id and a
-//! flush. It keeps in memory up to which page it has looked ([`Bookmark::InMemory`]).
+//! The worker looks before it writes, because a write takes a transaction id and a flush. It keeps
+//! in memory up to which page it has looked ([`Bookmark::InMemory`]).
 //!
 //! OFFSET 0 in a statement makes a condition one look-up by an index for each row.
 
@@ -16,12 +16,12 @@ use std::cell::Cell;
 use pgrx::pg_sys;
 
 use super::long_walk::LongWalk;
-use super::marker;
+use super::{admission, claim, cursor, lease_set, marker, progress, receipt};
 use crate::pg::clock::{self, At, HOUR, Moment, SECOND};
 use crate::pg::columns::{Arg, Columns, arg};
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::spi::Statement;
-use crate::pg::table::table;
+use crate::pg::table::{Table, table};
 pub use crate::store::pass::Pass;
 use crate::store::pass::Position;
 
@@ -79,14 +79,15 @@ pub const TABLES: usize = 6;
 pub struct PagedTable {
     /// The name of its task, as `queen_sweep` reports it.
     pub task: &'static str,
+    rows: &'static Table,
     table: &'static str,
     /// Asks whether the pages from $1 up to $2 have anything that is doomed at the moment $3, and
     /// for the soonest moment that dooms one of their rows. What may be doomed at any time, by its
     /// age, says -infinity.
     look: Statement,
     position: Position,
-    /// Deletes from the pages from $1 up to $2, which are tids, what is doomed at the moment $3.
-    delete: Statement,
+    /// Finds in the pages from $1 up to $2, which are tids, what is doomed at the moment $3.
+    doomed: Statement,
     /// How long before now that moment lies, in microseconds.
     age: i64,
 }
@@ -133,7 +134,10 @@ impl PagedTable {
         let page = page.unwrap_or_else(|| row.need(PAGE));
         let page = if page < pages { page } else { 0 };
         let next = (page + PAGES).min(pages);
-        let removed = self.delete.run(&self.range(page, now)).affected();
+        let removed = ActiveSnapshot::fresh(|under| {
+            let doomed = self.doomed.read(&self.range(page, now), under);
+            self.rows.delete_found(doomed, under)
+        });
         END.run(&[arg(self.task), arg(next)]);
         let goes_on = removed > 0 && next < pages;
         SweepStep { removed: removed as u64, goes_on, idle_until: None }
@@ -170,9 +174,10 @@ impl PagedTable {
 }
 
 macro_rules! paged {
-    ($task:literal, $table:literal, $age:expr, $doomed:literal, $soonest:literal) => {
+    ($task:literal, $rows:path, $table:literal, $age:expr, $doomed:literal, $soonest:literal) => {
         PagedTable {
             task: $task,
+            rows: &$rows,
             table: concat!("queen_mq.", $table),
             look: Statement::new(
                 concat!(
@@ -189,16 +194,8 @@ macro_rules! paged {
                 &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],
             ),
             position: Position::first(),
-            delete: Statement::new(
-                concat!(
-                    "DELETE FROM queen_mq.",
-                    $table,
-                    " WHERE ctid = ANY (ARRAY(SELECT t.ctid FROM queen_mq.",
-                    $table,
-                    " AS t ",
-                    $doomed,
-                    " FOR UPDATE OF t SKIP LOCKED))"
-                ),
+            doomed: Statement::new(
+                concat!("SELECT ctid FROM queen_mq.", $table, " AS t ", $doomed),
                 &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],
             ),
             age: $age,
@@ -212,6 +209,7 @@ macro_rules! paged {
 pub static PAGED_TABLES: [PagedTable; TABLES] = [
     paged!(
         "transaction_ids",
+        admission::ADMISSIONS,
         "admission",
         0,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
@@ -226,22 +224,29 @@ pub static PAGED_TABLES: [PagedTable; TABLES] = [
                WHERE t.ctid >= $1::tid AND t.ctid < $2::tid GROUP BY queue_id) AS a
          LEFT JOIN queen_mq.queue q ON q.id = a.queue_id"
     ),
-    // A state goes when there is a newer revision, or when its cursor is gone.
+    // A state goes when there is a newer revision, and its receipts are old; or when its cursor is
+    // gone. Receipts of a busy cursor are moved by who writes its states.
     paged!(
         "progress",
+        progress::PROGRESS,
         "progress",
         0,
-        "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND $3 IS NOT NULL
-           AND (EXISTS (SELECT FROM queen_mq.progress n
-                        WHERE n.cursor_id = t.cursor_id AND n.revision > t.revision)
+        "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
+           AND ((t.ended_at IS NULL OR t.ended_at < $3 - interval '1 hour')
+                   AND EXISTS (SELECT FROM queen_mq.progress n
+                               WHERE n.cursor_id = t.cursor_id AND n.revision > t.revision)
                 OR t.cursor_id <= (SELECT last_value FROM queen_mq.cursor_id_seq WHERE is_called)
                    AND NOT EXISTS (SELECT FROM queen_mq.cursor c WHERE c.id = t.cursor_id
                                    UNION ALL
                                    SELECT FROM queen_mq.claim c WHERE c.id = t.cursor_id))",
-        "NULL"
+        "SELECT min(t.ended_at) + interval '1 hour' FROM queen_mq.progress t
+         WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at IS NOT NULL
+           AND EXISTS (SELECT FROM queen_mq.progress n
+                       WHERE n.cursor_id = t.cursor_id AND n.revision > t.revision)"
     ),
     paged!(
         "receipts",
+        receipt::RECEIPTS,
         "receipt",
         HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at < $3",
@@ -253,6 +258,7 @@ pub static PAGED_TABLES: [PagedTable; TABLES] = [
     // for 12 hours at most, and lasts longer only if its holder extends it.
     paged!(
         "lease_sets",
+        lease_set::LEASE_SETS,
         "lease_set",
         HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.created_at < $3
@@ -266,9 +272,21 @@ pub static PAGED_TABLES: [PagedTable; TABLES] = [
                            CROSS JOIN LATERAL (SELECT id FROM queen_mq.claim
                                WHERE id = held.id OFFSET 0) AS c OFFSET 0)
            AND NOT EXISTS (SELECT FROM unnest(t.cursor_ids) AS held(id)
-                           CROSS JOIN LATERAL (SELECT ended_at FROM queen_mq.receipt
-                               WHERE cursor_id = held.id AND lease_id = t.lease_id OFFSET 0) AS r
-                           WHERE r.ended_at >= $3 OFFSET 0)",
+                           CROSS JOIN LATERAL (SELECT max(revision) AS newest
+                               FROM queen_mq.progress WHERE cursor_id = held.id) AS p
+                           CROSS JOIN LATERAL (SELECT ended_at, receipts FROM queen_mq.progress
+                               WHERE cursor_id = held.id AND revision > p.newest - 128
+                               OFFSET 0) AS r
+                           WHERE r.ended_at >= $3
+                             AND position(uuid_send(t.lease_id) IN r.receipts) > 0 OFFSET 0)
+           AND NOT EXISTS (SELECT FROM unnest(t.cursor_ids, t.revisions) AS held(id, given_by)
+                           CROSS JOIN LATERAL (SELECT ended_at, body FROM queen_mq.receipt
+                               WHERE cursor_id = held.id AND revision > held.given_by
+                               ORDER BY revision LIMIT 2) AS r
+                           WHERE r.ended_at >= $3
+                             AND position(uuid_send(t.lease_id) IN r.body) > 0 OFFSET 0)
+           AND NOT EXISTS (SELECT FROM queen_mq.receipt
+                           WHERE cursor_id = -t.id AND ended_at >= $3 OFFSET 0)",
         "SELECT min(created_at) FROM queen_mq.lease_set t
          WHERE t.ctid >= $1::tid AND t.ctid < $2::tid"
     ),
@@ -276,6 +294,7 @@ pub static PAGED_TABLES: [PagedTable; TABLES] = [
     // told that its lease was taken away.
     paged!(
         "cursors",
+        cursor::CURSORS,
         "cursor",
         HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
@@ -283,10 +302,9 @@ pub static PAGED_TABLES: [PagedTable; TABLES] = [
            AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id OFFSET 0)
            AND NOT EXISTS (SELECT FROM queen_mq.receipt r
                            WHERE r.cursor_id = t.id AND r.ended_at >= $3 OFFSET 0)
-           AND NOT EXISTS (SELECT FROM (SELECT due_at FROM queen_mq.progress
-                                        WHERE cursor_id = t.id
-                                        ORDER BY revision DESC LIMIT 1) AS p
-                           WHERE p.due_at >= $3 OFFSET 0)",
+           AND NOT EXISTS (SELECT FROM (SELECT due_at, ended_at FROM queen_mq.progress
+                                        WHERE cursor_id = t.id OFFSET 0) AS p
+                           WHERE p.due_at >= $3 OR p.ended_at >= $3 OFFSET 0)",
         "SELECT '-infinity' FROM queen_mq.cursor t
          WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
            AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id OFFSET 0)
@@ -294,16 +312,16 @@ pub static PAGED_TABLES: [PagedTable; TABLES] = [
     ),
     paged!(
         "removed_claims",
+        claim::CLAIMS,
         "claim",
         HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
            AND t.group_id <= (SELECT last_value FROM queen_mq.consumer_group_id_seq WHERE is_called)
            AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id OFFSET 0)
            AND (t.deadline IS NULL OR t.deadline < $3)
-           AND NOT EXISTS (SELECT FROM (SELECT due_at FROM queen_mq.progress
-                                        WHERE cursor_id = t.id
-                                        ORDER BY revision DESC LIMIT 1) AS p
-                           WHERE p.due_at >= $3 OFFSET 0)",
+           AND NOT EXISTS (SELECT FROM (SELECT due_at, ended_at FROM queen_mq.progress
+                                        WHERE cursor_id = t.id OFFSET 0) AS p
+                           WHERE p.due_at >= $3 OR p.ended_at >= $3 OFFSET 0)",
         "SELECT '-infinity' FROM queen_mq.claim t
          WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
            AND NOT EXISTS (SELECT FROM queen_mq.consumer_group g WHERE g.id = t.group_id OFFSET 0)

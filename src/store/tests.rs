@@ -27,7 +27,7 @@ static INDEXES: [&Index; 21] = [
     &progress::DUE,
     &progress::REVISIONS,
     &queue::BY_NAME,
-    &receipt::BY_LEASE,
+    &receipt::BLOCKS,
     &segment::IN_ORDER,
     &segment::NEWS,
     &tally::NEWEST,

@@ -33,12 +33,17 @@ SELECT pg_temp.sweep();
 SELECT in_flight, retrying FROM queen_groups WHERE queue = 'w';
 SELECT max(delivery_attempt) FROM queen_pop('w', 'g', batch => 10);
 
--- Old states of cursors are deleted and the newest stays: positions, leases and budgets do not change.
+-- Old states of cursors are deleted: those that ended a lease an hour later, as the lease's receipt is
+-- in them. The newest stays: positions, leases and budgets do not change.
 SELECT count(*) FROM generate_series(1, 20) n, queen_push('p', to_jsonb(n));
 DO $$ BEGIN FOR i IN 1..10 LOOP PERFORM queen_ack((SELECT lease_id FROM queen_pop('p', 'g', subscription_mode => 'all'))); END LOOP; END $$;
 SELECT lease_id FROM queen_pop('p', 'g') \gset
 SELECT pg_temp.sweep() ~ '^progress [0-9]+$';
-SELECT count(*) FROM queen_mq.progress p JOIN queen_mq.cursor c ON c.id = p.cursor_id
+SELECT count(*), count(p.ended_at) FROM queen_mq.progress p JOIN queen_mq.cursor c ON c.id = p.cursor_id
+  JOIN queen_mq.consumer_group g ON g.id = c.group_id WHERE g.queue = 'p';
+UPDATE queen_mq.progress SET ended_at = ended_at - interval '61 min';
+SELECT pg_temp.sweep() ~ '^progress [0-9]+$';
+SELECT count(*), count(p.ended_at) FROM queen_mq.progress p JOIN queen_mq.cursor c ON c.id = p.cursor_id
   JOIN queen_mq.consumer_group g ON g.id = c.group_id WHERE g.queue = 'p';
 SELECT settled FROM queen_ack(:'lease_id');
 SELECT payload FROM queen_pop('p', 'g', auto_ack => true);

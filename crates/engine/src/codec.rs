@@ -28,6 +28,30 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Damaged> {
     }
 }
 
+/// The bytes to store for several values, one after the other. The bytes of more values can be put
+/// behind these.
+pub fn encode_each<'a, T: Serialize + 'a>(values: impl IntoIterator<Item = &'a T>) -> Vec<u8> {
+    values.into_iter().fold(Vec::new(), |mut bytes, value| {
+        bytes.push(VERSION);
+        // As in `encode`, this cannot fail.
+        postcard::to_extend(value, bytes).unwrap_or_default()
+    })
+}
+
+/// The values that were stored as `bytes`.
+pub fn decode_each<T: DeserializeOwned>(mut bytes: &[u8]) -> Result<Vec<T>, Damaged> {
+    let mut values = Vec::new();
+    while let Some((&version, body)) = bytes.split_first() {
+        let (value, rest) = postcard::take_from_bytes(body).map_err(|_| Damaged)?;
+        if version != VERSION {
+            return Err(Damaged);
+        }
+        values.push(value);
+        bytes = rest;
+    }
+    Ok(values)
+}
+
 /// Writes integers in as few bytes as each needs: seven bits a byte, the lowest first. The top bit
 /// of a byte says that more follow.
 #[derive(Default)]

@@ -6,14 +6,15 @@
 //!
 //! | bits | what |
 //! |---|---|
-//! | 12 | when the lease was given: units of 2^14 ms, about 16 s, from 0 again every 18.6 hours |
+//! | 20 | the lower bits of the revision that gave the lease, for a list 0 |
 //! | 1 | whether the number is that of a cursor or claim, or that of a list |
 //! | 49 | the number; they last 178 years at 100,000 a second |
-//! | 60 | random, so that an id cannot be guessed |
+//! | 52 | random, so that an id cannot be guessed |
 //!
-//! The time comes first, so that the receipts of a cursor are appended to their index, and old ones
-//! are found in a range of it. Nothing else depends on it: the moment at which a lease was given is
-//! stored beside the id. A lease is known only if its whole id is the stored one.
+//! The revision says where the receipt of the lease is looked for (`store::receipt`): behind it. A
+//! cursor that goes through 2,000 revisions a second comes to the same bits again every 9 minutes;
+//! the look-up then tries each of those revisions. A lease is known only if its whole id is the
+//! stored one.
 
 use std::fmt;
 
@@ -24,15 +25,15 @@ pub const NUMBER_BITS: u32 = 49;
 /// The highest number that an id can carry.
 pub const LAST_NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 /// How many bits of an id are random.
-pub const RANDOM_BITS: u32 = 60;
+pub const RANDOM_BITS: u32 = 52;
+/// How many bits of a revision an id carries.
+pub const REVISION_BITS: u32 = 20;
 
-/// The random bits that stand behind the number. The other 48 stand behind the time.
+/// The random bits that stand behind the number. The other 40 stand behind the revision.
 const LOW_RANDOM_BITS: u32 = 62 - 1 - NUMBER_BITS;
 
-/// Microseconds in a unit of time.
-const UNIT: i64 = 1000 << 14;
-/// Units after which the time in the id begins again at 0.
-const UNITS: u64 = 1 << 12;
+/// Revisions after which their bits in the id begin again at 0.
+const REVISIONS: i64 = 1 << REVISION_BITS;
 
 /// The id of a lease: the bytes of its UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -48,14 +49,20 @@ pub enum Handle {
 }
 
 impl LeaseId {
-    /// The id of a lease that is given at `now`. The lower 60 bits of `random` are used.
-    pub fn new(now: i64, handle: Handle, random: u64) -> Self {
-        let (kind, number) = match handle {
-            Handle::Cursor(id) => (0u64, id),
-            Handle::Set(id) => (1, id),
-        };
-        let early = random >> LOW_RANDOM_BITS & ((1 << 48) - 1);
-        let high = unit_of(now) << 52 | early >> 12 << 16 | 0x8000 | early & 0xfff;
+    /// The id of a lease on a cursor, or a claim, that this revision of its state gives. The lower
+    /// 52 bits of `random` are used.
+    pub fn of_one(id: u64, revision: i64, random: u64) -> Self {
+        Self::new(0, id, revision.rem_euclid(REVISIONS) as u64, random)
+    }
+
+    /// The id of a lease on what a list says.
+    pub fn of_set(id: u64, random: u64) -> Self {
+        Self::new(1, id, 0, random)
+    }
+
+    fn new(kind: u64, number: u64, revision: u64, random: u64) -> Self {
+        let early = random >> LOW_RANDOM_BITS & ((1 << 40) - 1);
+        let high = revision << 44 | early >> 12 << 16 | 0x8000 | early & 0xfff;
         let low = 0b10 << 62
             | kind << 61
             | (number & LAST_NUMBER) << LOW_RANDOM_BITS
@@ -63,26 +70,15 @@ impl LeaseId {
         Self::of_halves(high, low)
     }
 
-    /// Ranges of ids, ends included, that hold every id given from `from` on and before the unit of
-    /// time that holds `until`. They also hold ids given 18.6 hours earlier, or a multiple of that,
-    /// and those of the whole first unit. There are two ranges if the time begins again at 0 in
-    /// between.
-    pub fn given_between(from: i64, until: i64) -> Vec<(Self, Self)> {
-        if until.saturating_sub(from) >= UNIT * UNITS as i64 {
-            return vec![(Self([0; 16]), Self([0xff; 16]))];
-        }
-        let range = |first: u64, end: u64| {
-            (first < end).then(|| {
-                let last = ((end - 1) << 52) | ((1 << 52) - 1);
-                (Self::of_halves(first << 52, 0), Self::of_halves(last, u64::MAX))
-            })
-        };
-        let (first, end) = (unit_of(from), unit_of(until));
-        let ranges = match first <= end {
-            true => [range(first, end), None],
-            false => [range(first, UNITS), range(0, end)],
-        };
-        ranges.into_iter().flatten().collect()
+    /// The revisions up to `newest` that may have given this lease on one cursor or claim, the
+    /// latest first.
+    pub fn given_by(self, newest: i64) -> impl Iterator<Item = i64> {
+        let bits = (self.half(0) >> 44) as i64;
+        let latest = newest.saturating_sub((newest.wrapping_sub(bits)).rem_euclid(REVISIONS));
+        (0..).map_while(move |n| {
+            let revision = latest.checked_sub(REVISIONS.checked_mul(n)?)?;
+            (revision >= 0).then_some(revision)
+        })
     }
 
     /// What the lease was given for. None for a UUID that is no lease id.
@@ -108,11 +104,6 @@ impl LeaseId {
     }
 }
 
-/// The unit of time that holds a moment, as it stands in an id.
-fn unit_of(moment: i64) -> u64 {
-    moment.div_euclid(UNIT) as u64 % UNITS
-}
-
 impl fmt::Display for LeaseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, byte) in self.0.iter().enumerate() {
@@ -130,74 +121,66 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const HOUR: i64 = 3_600_000_000;
-
-    fn handle(set: bool, number: u64) -> Handle {
-        if set { Handle::Set(number) } else { Handle::Cursor(number) }
+    fn id(set: bool, number: u64, revision: i64, random: u64) -> LeaseId {
+        match set {
+            true => LeaseId::of_set(number, random),
+            false => LeaseId::of_one(number, revision, random),
+        }
     }
 
-    fn is_among(id: LeaseId, ranges: &[(LeaseId, LeaseId)]) -> bool {
-        ranges.iter().any(|(first, last)| (*first..=*last).contains(&id))
+    fn handle(set: bool, number: u64) -> Option<Handle> {
+        Some(if set { Handle::Set(number) } else { Handle::Cursor(number) })
     }
 
     proptest! {
         #[test]
         fn an_id_tells_what_it_covers(
-            now in 0..1i64 << 55, number in 0..=LAST_NUMBER, set: bool, random: u64,
+            revision in 0..1i64 << 55, number in 0..=LAST_NUMBER, set: bool, random: u64,
         ) {
-            let id = LeaseId::new(now, handle(set, number), random);
-            prop_assert_eq!(id.handle(), Some(handle(set, number)));
+            prop_assert_eq!(id(set, number, revision, random).handle(), handle(set, number));
         }
 
         #[test]
-        fn each_of_sixty_random_bits_makes_another_id_of_the_same_handle(
-            now in 0..1i64 << 55, number in 0..=LAST_NUMBER, set: bool, random: u64,
+        fn each_of_fifty_two_random_bits_makes_another_id_of_the_same_handle(
+            revision in 0..1i64 << 55, number in 0..=LAST_NUMBER, set: bool, random: u64,
         ) {
-            let id = |random| LeaseId::new(now, handle(set, number), random);
+            let id = |random| id(set, number, revision, random);
             let flipped = (0..RANDOM_BITS).map(|bit| id(random ^ 1 << bit));
             let all: std::collections::BTreeSet<LeaseId> = flipped.chain([id(random)]).collect();
-            prop_assert_eq!(all.len(), 61);
-            prop_assert!(all.iter().all(|id| id.handle() == Some(handle(set, number))));
+            prop_assert_eq!(all.len(), 53);
+            prop_assert!(all.iter().all(|id| id.handle() == handle(set, number)));
+            let names_it = |id: &LeaseId| id.given_by(revision).next() == Some(revision);
+            prop_assert!(set || all.iter().all(names_it));
             prop_assert_eq!(id(random ^ 1 << RANDOM_BITS), id(random));
         }
 
         #[test]
-        fn a_range_of_time_holds_what_was_given_in_it_and_nothing_given_since(
-            until in 0..1i64 << 55, back in 0..6 * HOUR, random: u64, number in 0..=LAST_NUMBER,
+        fn the_revision_that_gave_a_lease_is_among_those_that_its_id_names(
+            given in 0..1i64 << 30, since in 0..1i64 << 24, number in 0..=LAST_NUMBER, random: u64,
         ) {
-            let ranges = LeaseId::given_between(until - 2 * HOUR, until);
-            let given = |at| LeaseId::new(at, Handle::Cursor(number), random);
-            let is_in_an_earlier_unit = until.div_euclid(UNIT) > (until - back).div_euclid(UNIT);
-            let is_inside = back <= 2 * HOUR && is_in_an_earlier_unit;
-            let is_outside = back > 2 * HOUR + UNIT;
-            prop_assert!(!is_inside || is_among(given(until - back), &ranges));
-            prop_assert!(!is_outside || !is_among(given(until - back), &ranges));
-            prop_assert!(!is_among(given(until + back), &ranges));
+            let newest = given + since;
+            let named: Vec<i64> = LeaseId::of_one(number, given, random).given_by(newest).collect();
+            prop_assert!(named.contains(&given));
+            prop_assert!(named.iter().all(|revision| (0..=newest).contains(revision)));
+            // A lookup tries one for each 2^20 revisions since.
+            let tried = named.iter().take_while(|revision| **revision > given).count() as i64;
+            prop_assert_eq!(tried, since >> 20);
+            prop_assert!(named.is_sorted_by(|later, earlier| later > earlier));
         }
 
         #[test]
-        fn any_sixteen_bytes_are_read_without_panic(bytes: [u8; 16]) {
+        fn any_sixteen_bytes_are_read_without_panic(bytes: [u8; 16], newest: i64) {
             let _ = LeaseId(bytes).handle();
+            let newest = newest.saturating_add(1 << 21);
+            let _ = LeaseId(bytes).given_by(newest).take(3).count();
         }
-    }
-
-    #[test]
-    fn ids_grow_with_time_but_where_it_comes_round() {
-        let round = UNIT * UNITS as i64;
-        let given = |at| LeaseId::new(at, Handle::Cursor(7), u64::MAX);
-        assert!(given(round) < given(round + UNIT));
-        assert!(given(round + UNIT) < given(2 * round - 1));
-        assert_eq!(given(round), given(2 * round));
-        assert_eq!(LeaseId::given_between(round - HOUR, round + HOUR).len(), 2);
-        assert_eq!(LeaseId::given_between(round + HOUR, round + 3 * HOUR).len(), 1);
-        assert!(is_among(given(0), &LeaseId::given_between(0, round)));
     }
 
     #[test]
     fn it_is_a_uuid_of_version_8() {
-        let text = LeaseId::new(UNIT * 0xabc, Handle::Cursor(1), u64::MAX).to_string();
-        assert_eq!(text, "abcfffff-ffff-8fff-8000-000000001fff");
-        let last = LeaseId::new(0, Handle::Set(LAST_NUMBER), 0).to_string();
+        let text = LeaseId::of_one(1, 0x7_0000_0000 + 0xabcde, u64::MAX).to_string();
+        assert_eq!(text, "abcdefff-ffff-8fff-8000-000000001fff");
+        let last = LeaseId::of_set(LAST_NUMBER, 0).to_string();
         assert_eq!(last, "00000000-0000-8000-bfff-fffffffff000");
     }
 

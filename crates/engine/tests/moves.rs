@@ -3,7 +3,7 @@
 
 use queen_engine::cursor::{Cursor, Drain, Start};
 use queen_engine::holes::{Holes, Snapshot};
-use queen_engine::lease::{Handle, LeaseId};
+use queen_engine::lease::LeaseId;
 use queen_engine::message::{MessageId, Span, Spans};
 use queen_engine::pop::{FoundSegment, Pop, Popped, Read};
 use queen_engine::receipt::Ending;
@@ -23,7 +23,7 @@ fn no_transaction_runs() -> Snapshot {
 }
 
 fn lease(random: u64) -> LeaseId {
-    LeaseId::new(0, Handle::Cursor(1), random)
+    LeaseId::of_one(1, 0, random)
 }
 
 /// Pop from a log of these segments.

@@ -70,7 +70,7 @@ fn second_holder(canvas: &mut Canvas) {
     canvas.arrow(&[(at(88.0), 336.0), (at(88.0), 268.0)], GREEN);
     let popped = &[
         "Its pop finds that A's time is over. It writes the next",
-        "state (attempt 2, lease B), and a receipt of A: expired.",
+        "state (attempt 2, lease B), with a receipt of A: expired.",
     ];
     canvas.lines(at(68.0), 352.0, BODY.ended().in_colour(BLUE), popped);
     let done = "INSERT INTO charges, queen_ack(B), COMMIT: charged once";

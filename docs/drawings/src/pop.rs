@@ -38,7 +38,7 @@ const TOP: f64 = 138.0;
 const ROW: f64 = 50.0;
 
 pub fn draw() -> Picture {
-    let height = TOP + ROW * STEPS.len() as f64 + 184.0;
+    let height = TOP + ROW * STEPS.len() as f64 + 206.0;
     let mut canvas = Canvas::new(
         960.0,
         height,
@@ -64,8 +64,9 @@ pub fn draw() -> Picture {
     }
     let notes = &[
         "A cursor that is not there yet is inserted, which locks it, under shares of first_reads.",
-        "A receipt: of an expired lease whose messages it pops. A dead letter: at max_deliveries.",
-        "Deleted: older search states; with each 64th state of a cursor, old states and receipts.",
+        "The state has the receipt of an expired lease whose messages the pop gets. A dead letter:",
+        "at max_deliveries. Deleted: older search states; with each 64th state of a cursor, 64 old",
+        "ones, whose receipts move into one row, and receipts that are an hour old.",
         "A pop that finds nothing inserts nothing, locks no row, takes no transaction id. At most",
         "it tries the lock discovery, to read on early.",
     ];

@@ -27,7 +27,7 @@ pub fn draw() -> Picture {
     canvas.panel(
         PROGRESS,
         YELLOWISH,
-        "progress, receipt",
+        "queen_mq.progress",
         &["the next state: settled;", "how the lease ended"],
     );
     for table in [CHARGES, MARKER, PROGRESS] {

@@ -5,18 +5,16 @@
 //! here makes that QN002.
 
 use queen_engine::cursor::Cursor;
-use queen_engine::lease::LeaseId;
-use queen_engine::receipt::Receipt;
+use queen_engine::receipt::EndedLease;
 
 use crate::error::Result;
-use crate::pg::clock::{self, Moment};
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::cursor_or_claim::{self, LockedCursor};
 use crate::store::group::{self, Group};
 use crate::store::located::Located;
 use crate::store::progress::{self, Notice};
 use crate::store::queue::Queue;
-use crate::store::{receipt, replay, seen_snapshot};
+use crate::store::{claim, replay, seen_snapshot};
 use crate::wait::waiters::{self, Topic};
 
 /// The states of the group's cursors and claims that have been locked. In REPEATABLE READ a state
@@ -33,7 +31,7 @@ pub fn revoke_leases(queue: Option<&Queue>, located: &[Located]) {
         let cursor = Cursor { leases: Vec::new(), ..located.cursor.clone() };
         match queue {
             Some(queue) => write_state(queue, located, (cursor, revoked)),
-            None => leave_receipts(located, &revoked, clock::now()),
+            None => progress::append(located, &cursor, Notice::Leased, &revoked),
         }
     }
 }
@@ -58,19 +56,20 @@ pub fn renumber(queue: &Queue, group: &Group) -> i64 {
 
 /// Write the next state of a cursor or a claim that is locked, announced to the search for work;
 /// and the receipts of the leases that it takes away.
-pub fn write_state(
-    queue: &Queue,
-    located: &Located,
-    (cursor, revoked): (Cursor, Vec<(LeaseId, Receipt)>),
-) {
+pub fn write_state(queue: &Queue, located: &Located, (cursor, revoked): (Cursor, Vec<EndedLease>)) {
     let xid = seen_snapshot::assign_xid(queue.identity);
-    progress::append(located, &cursor, Notice::Ready { xid });
-    leave_receipts(located, &revoked, clock::now());
+    progress::append(located, &cursor, Notice::Ready { xid }, &revoked);
 }
 
-/// Leave the receipts of leases that are taken away.
-pub fn leave_receipts(located: &Located, revoked: &[(LeaseId, Receipt)], now: Moment) {
-    for (lease, receipt) in revoked {
-        receipt::insert(located, *lease, receipt, now);
+/// Delete claims that are locked. The receipts of the leases that this takes away are kept.
+pub fn delete_claims<'a>(claims: impl IntoIterator<Item = &'a Located>) -> Result<()> {
+    let mut ids = Vec::new();
+    for claim in claims {
+        let revoked = claim.cursor.revoked();
+        if !revoked.is_empty() {
+            progress::append(claim, &claim.cursor.emptied(), Notice::Leased, &revoked);
+        }
+        ids.push(claim.id);
     }
+    claim::delete(&ids).map(drop)
 }

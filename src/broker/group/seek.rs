@@ -21,7 +21,7 @@ use queen_engine::floor::Floor;
 
 use crate::broker::group::beginning::{Beginning, LogEnd, Mode};
 use crate::broker::group::no_such_group;
-use crate::broker::group::revoke::{leave_receipts, locate, renumber, retire, write_state};
+use crate::broker::group::revoke::{delete_claims, locate, renumber, retire, write_state};
 use crate::broker::group::unordered_partition::UnorderedPartition;
 use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::{delete_discovery, hold_cursors, hold_group, share_queue_and_group};
@@ -32,7 +32,7 @@ use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
 use crate::store::segment::{self, SegmentSummary};
-use crate::store::{claim, cursor, cursor_or_claim, discovery, tally};
+use crate::store::{cursor, cursor_or_claim, discovery, tally};
 
 /// Move the group to where `mode` says, in one partition or in all (None). Returns the number of
 /// partitions moved. Error 42704 if the queue or the group is not there, 40001 in REPEATABLE READ
@@ -203,11 +203,7 @@ fn replace_cursor(
         let mut moved = Cursor::new(end.start_in(&rows, mode));
         moved.last_pop_at = before.last_pop_at();
         moved.settled = before.settled() + before.unsettled(&rows) - unsettled(&moved, &rows);
-        let now = clock::now();
-        for claim in &before.claims {
-            leave_receipts(claim, &claim.cursor.revoked(), now);
-        }
-        claim::delete(&before.claims.iter().map(|claim| claim.id).collect::<Vec<_>>());
+        delete_claims(&before.claims)?;
         let new = cursor::replace(group.id, partition)?;
         write_state(queue, &new, (moved, Vec::new()));
         Ok(Some(1))

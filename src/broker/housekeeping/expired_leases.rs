@@ -16,7 +16,7 @@ use crate::store::progress::{self, Notice};
 use crate::store::queue::Queue;
 use crate::store::sweep::{Bookmark, SweepStep};
 use crate::store::unit::Unit;
-use crate::store::{claim, discovery, receipt, seen_snapshot};
+use crate::store::{claim, discovery, seen_snapshot};
 
 /// Moments looked at at a time.
 const CHUNK: usize = 500;
@@ -95,9 +95,6 @@ fn reclaim(
         return Ok(0);
     }
     let xid = seen_snapshot::assign_xid(queue.identity);
-    progress::append(&located, &state, Notice::Ready { xid });
-    for (lease, trace) in &ended {
-        receipt::insert(&located, *lease, trace, now);
-    }
+    progress::append(&located, &state, Notice::Ready { xid }, &ended);
     Ok(ended.len() as u64)
 }

@@ -112,7 +112,7 @@ fn fold(
             None => return Ok(None),
         },
     };
-    Ok(Some(write(&base, after, &over, under)))
+    write(&base, after, &over, under).map(Some)
 }
 
 /// Fold the claims of one partition in the transaction of a pop, up to the moment `until`. Locks
@@ -148,18 +148,22 @@ pub fn fold_in_pop(
         true => after.counted_below = after.counted_below.min(folding.lowest_passed.get()),
         false => over = folding.settled_behind(&mut after)?,
     }
-    write(&base, after, &over, under);
-    Ok(())
+    write(&base, after, &over, under).map(drop)
 }
 
 /// Remove the claims `over`, and write the state `after`, with these claims counted, as the one
 /// that follows that of `base`. The caller holds the lock of `base`. A claim that another
 /// transaction has locked stays, and is not counted. Returns how many claims are removed.
-fn write(base: &Located, mut after: Cursor, over: &[Located], under: &ActiveSnapshot) -> u64 {
+fn write(
+    base: &Located,
+    mut after: Cursor,
+    over: &[Located],
+    under: &ActiveSnapshot,
+) -> Result<u64> {
     let mut removed = 0;
     for some in over.chunks(CHUNK) {
         let ids: Vec<u64> = some.iter().map(|claim| claim.id).collect();
-        let gone: HashSet<u64> = claim::delete(&ids).into_iter().collect();
+        let gone: HashSet<u64> = claim::delete(&ids)?.into_iter().collect();
         for claim in some {
             if gone.contains(&claim.id) {
                 after.settled += claim.cursor.settled;
@@ -171,7 +175,7 @@ fn write(base: &Located, mut after: Cursor, over: &[Located], under: &ActiveSnap
         removed += gone.len() as u64;
     }
     progress::append_quietly(base, &after, under);
-    removed
+    Ok(removed)
 }
 
 /// The cursor of a partition, moved on over all claims, whatever it leaves behind: the messages

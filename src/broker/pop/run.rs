@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use queen_engine::lease::{Handle, LeaseId};
+use queen_engine::lease::LeaseId;
 use queen_engine::message::{MessageId, Spans};
 use queen_engine::pop::{Pop, Popped};
 
@@ -20,13 +20,13 @@ use crate::pg::random::random;
 use crate::pg::result_context::ResultContext;
 use crate::pg::table::RowLocation;
 use crate::store::cursor_or_claim::{self, LockAttempt};
+use crate::store::dead_letter;
 use crate::store::lease_set::{self, Covered};
 use crate::store::located::Located;
 use crate::store::progress::{self, Notice};
 use crate::store::queue::DEAD_LETTER;
 use crate::store::segment::{Log, Stored};
 use crate::store::unit::Unit;
-use crate::store::{dead_letter, receipt};
 use crate::wait::waiters::{self, PartitionHash, Topic};
 
 /// What groups with order and groups without do differently.
@@ -196,7 +196,8 @@ impl<'a> PopRun<'a> {
         segments: &mut HashMap<u64, Stored>,
         log: &Log<'_>,
     ) -> Result<PartitionResult> {
-        let lease = self.lease_for(located.id);
+        let given_by = located.revision + 1;
+        let lease = self.lease_for(located.id, given_by);
         let Some(popped) = pop.finish(lease, self.context.now) else {
             return Ok(PartitionResult::Nothing);
         };
@@ -206,26 +207,27 @@ impl<'a> PopRun<'a> {
             return Ok(PartitionResult::Nothing);
         }
         self.fetch_missing(segments, &popped.taken, log);
-        self.cover((located.id, located.message));
+        let (id, message) = (located.id, located.message);
+        self.cover(Covered { id, message, given_by: Some(given_by) });
         let failures = &located.cursor.failures;
         self.deliver(&located.partition, &popped.taken, failures, segments, lease);
         Ok(PartitionResult::Popped)
     }
 
     /// The lease for messages of this cursor, or under this claim, and its length; None with
-    /// `auto_ack`.
-    pub fn lease_for(&mut self, cursor: u64) -> Option<(LeaseId, i64)> {
-        let PopContext { limits, queue, now, .. } = *self.context;
+    /// `auto_ack`. `given_by`: the revision that gives it, 0 for the row of a claim.
+    pub fn lease_for(&mut self, cursor: u64, given_by: i64) -> Option<(LeaseId, i64)> {
+        let PopContext { limits, queue, .. } = *self.context;
         if limits.auto_ack {
             return None;
         }
         let duration = limits.lease_time.unwrap_or(queue.options.lease_time());
         let id = if self.lease.locks_one_row {
-            LeaseId::new(now, Handle::Cursor(cursor), random())
+            LeaseId::of_one(cursor, given_by, random())
         } else {
             let (_, id) = *self.lease.set.get_or_insert_with(|| {
                 let set = lease_set::draw_id();
-                (set, LeaseId::new(now, Handle::Set(set), random()))
+                (set, LeaseId::of_set(set, random()))
             });
             id
         };
@@ -292,10 +294,7 @@ impl<'a> PopRun<'a> {
     fn write_state(&self, located: &Located, popped: &Popped) {
         let PopContext { queue, now, .. } = *self.context;
         let notice = Notice::of(located, &popped.cursor, queue.identity);
-        progress::append(located, &popped.cursor, notice);
-        for (lease, trace) in &popped.ended {
-            receipt::insert(located, *lease, trace, now);
-        }
+        progress::append(located, &popped.cursor, notice, &popped.ended);
         if queue.options.on_exhausted() == DEAD_LETTER {
             for dead in &popped.exhausted {
                 let error = format!("delivered {} times, which is max_deliveries", dead.deliveries);

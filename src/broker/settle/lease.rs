@@ -19,11 +19,12 @@ use crate::broker::lookup::{self, ForSettle};
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::snapshot::ActiveSnapshot;
+use crate::store::claim;
+use crate::store::cursor_or_claim;
 use crate::store::identity::Identity;
 use crate::store::lease_set::{self, Covered};
 use crate::store::located::Located;
 use crate::store::queue::Options;
-use crate::store::{claim, receipt};
 
 /// A lease with the cursors and claims that its settlement is about, all locked.
 pub(super) struct LockedLease {
@@ -55,14 +56,16 @@ pub(super) struct HeldCursor {
 /// Error QN003 where nothing is known of the lease; QN002 where its group has been removed while it
 /// held something.
 pub(super) fn lock(lease: LeaseId, items: &[SettleItem]) -> Result<LockedLease> {
-    let (ids, unlocked) = to_lock(covered_by(lease)?, items);
-    let ForSettle { queue, identity, located, gone } = lookup::for_settle(lease, &ids)?;
-    let mut held = Vec::with_capacity(ids.len());
+    let (named, unlocked) = to_lock(covered_by(lease)?, items);
+    let ForSettle { queue, identity, located, gone } = lookup::for_settle(lease, &named)?;
+    let mut held = Vec::with_capacity(named.len());
     held.extend(
         gone.into_iter().map(|(located, receipt)| HeldCursor { located, receipt: Some(receipt) }),
     );
     for located in located {
-        held.extend(HeldCursor::of(located, lease, queue.is_none())?);
+        let covered = named.binary_search_by_key(&located.id, |covered| covered.id);
+        let given_by = covered.ok().and_then(|place| named[place].given_by);
+        held.extend(HeldCursor::of(located, lease, given_by, queue.is_none())?);
     }
     let now = clock::now();
     if held.is_empty() {
@@ -81,39 +84,38 @@ pub(super) fn lock(lease: LeaseId, items: &[SettleItem]) -> Result<LockedLease> 
 pub fn lock_leases(leases: impl IntoIterator<Item = LeaseId>) -> Result<()> {
     let mut ids = Vec::new();
     for lease in leases {
-        ids.extend(covered_by(lease)?.into_iter().map(|(id, _)| id));
+        ids.extend(covered_by(lease)?.into_iter().map(|covered| covered.id));
     }
     ids.sort_unstable();
     ids.dedup();
     lookup::lock_leased(&ids).map(drop)
 }
 
-/// The cursors, or claims with their messages, that a lease covers, ascending.
+/// The cursors or claims that a lease covers, ascending by id.
 fn covered_by(lease: LeaseId) -> Result<Vec<Covered>> {
     match lease.handle() {
-        Some(Handle::Cursor(id)) => Ok(vec![(id, None)]),
+        Some(Handle::Cursor(id)) => Ok(vec![Covered { id, message: None, given_by: None }]),
         Some(Handle::Set(id)) => lease_set::covered(id, lease),
         None => Ok(Vec::new()),
     }
 }
 
-/// The ids to lock, and those of claims that need no lock; both ascending.
-fn to_lock(covered: Vec<Covered>, items: &[SettleItem]) -> (Vec<u64>, Vec<u64>) {
-    let ids =
-        |covered: Vec<Covered>| -> Vec<u64> { covered.into_iter().map(|(id, _)| id).collect() };
-    let has_claims = covered.iter().any(|(_, message)| message.is_some());
+/// What is to be locked, and the ids of claims that need no lock; both ascending.
+fn to_lock(covered: Vec<Covered>, items: &[SettleItem]) -> (Vec<Covered>, Vec<u64>) {
+    let has_claims = covered.iter().any(|covered| covered.message.is_some());
     let Some(named) = has_claims.then(|| only_messages(items)).flatten() else {
-        return (ids(covered), Vec::new());
+        return (covered, Vec::new());
     };
-    let is_named = |(_, message): &Covered| message.is_some_and(|message| named.contains(&message));
+    let is_named =
+        |covered: &Covered| covered.message.is_some_and(|message| named.contains(&message));
     match covered.iter().any(is_named) {
         true => {
-            let (named, others) = covered.into_iter().partition(is_named);
-            (ids(named), ids(others))
+            let (named, others): (_, Vec<Covered>) = covered.into_iter().partition(is_named);
+            (named, others.into_iter().map(|covered| covered.id).collect())
         }
         // The lease was never given any of the messages. It takes everything that is known of the
         // lease to refuse that in the right words.
-        false => (ids(covered), Vec::new()),
+        false => (covered, Vec::new()),
     }
 }
 
@@ -128,11 +130,18 @@ fn only_messages(items: &[SettleItem]) -> Option<HashSet<MessageId>> {
 
 impl HeldCursor {
     /// What a cursor or a claim, which is locked, says of the lease; None if nothing.
-    /// `is_group_gone`: the group has been removed.
-    fn of(mut located: Located, lease: LeaseId, is_group_gone: bool) -> Result<Option<Self>> {
+    /// `given_by`: see [`Covered`]. `is_group_gone`: the group has been removed.
+    fn of(
+        mut located: Located,
+        lease: LeaseId,
+        given_by: Option<i64>,
+        is_group_gone: bool,
+    ) -> Result<Option<Self>> {
         let is_live = located.cursor.leases.iter().any(|live| live.id == lease);
         if !is_live {
-            let find = |under: &ActiveSnapshot| receipt::find(located.id, lease, under);
+            let find = |under: &ActiveSnapshot| {
+                cursor_or_claim::receipt_of(&located, lease, given_by, under)
+            };
             let receipt = ActiveSnapshot::new_snapshot(find)?;
             return Ok(receipt.map(|receipt| Self { located, receipt: Some(receipt) }));
         }

@@ -16,6 +16,7 @@ use std::rc::Rc;
 
 use queen_engine::cursor::Cursor;
 use queen_engine::lease::LeaseId;
+use queen_engine::receipt::EndedLease;
 use queen_engine::settle::{Policy, Refusal, Settlement, extend, settle};
 
 use self::lease::{HeldCursor, LockedLease, lock};
@@ -24,9 +25,9 @@ use self::refusal::explain;
 use crate::error::Result;
 use crate::pg::async_commit::may_be_lost;
 use crate::pg::clock::Moment;
+use crate::store::dead_letter;
 use crate::store::progress::{self, Notice};
 use crate::store::queue::DEAD_LETTER;
-use crate::store::{dead_letter, receipt};
 
 pub use self::items::{Report, SettleItem, SettleTarget, Settled};
 pub use self::lease::lock_leases;
@@ -61,7 +62,7 @@ pub fn extend_lease(lease: LeaseId, duration: Option<i64>) -> Result<Moment> {
         let extended = locked.extended(duration)?;
         let mut until = Moment::MAX;
         for (place, cursor, deadline) in extended {
-            locked.write_cursor(&locked.held[place], &cursor);
+            locked.write_cursor(&locked.held[place], &cursor, &[]);
             until = until.min(deadline);
         }
         Ok(until)
@@ -128,10 +129,8 @@ impl LockedLease {
                 dead_letter::bury(group, partition, *dead, error, self.now);
             }
             if let Some(cursor) = &settlement.cursor {
-                self.write_cursor(held, cursor);
-            }
-            if let Some(receipt) = &settlement.receipt {
-                receipt::insert(&held.located, self.lease, receipt, self.now);
+                let ended = settlement.receipt.map(|receipt| (self.lease, receipt));
+                self.write_cursor(held, cursor, ended.as_slice());
             }
         }
         report.released = report.released && !self.holds_unlocked()?;
@@ -140,9 +139,9 @@ impl LockedLease {
         Ok(report)
     }
 
-    fn write_cursor(&self, held: &HeldCursor, cursor: &Cursor) {
+    fn write_cursor(&self, held: &HeldCursor, cursor: &Cursor, ended: &[EndedLease]) {
         let notice = Notice::of(&held.located, cursor, self.identity);
-        progress::append(&held.located, cursor, notice);
+        progress::append(&held.located, cursor, notice, ended);
     }
 
     /// For each cursor where the lease still holds something: its place in `held`, its state with

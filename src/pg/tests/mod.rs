@@ -8,6 +8,7 @@ mod backend;
 mod catalogue;
 mod clock;
 mod datum;
+mod delete;
 mod errors;
 mod guard;
 mod insert;

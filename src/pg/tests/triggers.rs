@@ -1,7 +1,10 @@
 //! Triggers of the table's owner, on rows that are written without the executor. What they see is
 //! compared with what they see of the statement that does the same.
 
+use std::ops::ControlFlow;
+
 use crate::pg::columns::arg;
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::table::{Index, Table, table};
 
 table! {
@@ -77,6 +80,22 @@ mod tests {
         assert_eq!(of_statement.lines().count(), 5);
         ITEMS.withdraw(place.expect("a row"));
         assert_eq!(noted(), of_statement);
+        assert_eq!(value("SELECT count(*) FROM item"), "0");
+    }
+
+    #[pg_test]
+    fn triggers_see_a_delete_as_they_see_the_statement() {
+        set_up("trigger_delete_rows", TABLES, DDL);
+        for (id, body) in [(1, "one"), (2, "two"), (3, "one"), (4, "two")] {
+            insert(id, body);
+        }
+        noted();
+        run("DELETE FROM item WHERE id <= 2");
+        let of_statement = noted();
+        assert_eq!(of_statement.lines().count(), 7);
+        let all = |_: &_| ControlFlow::Continue(Some(()));
+        let deleted = ActiveSnapshot::fresh(|under| BY_ID.delete(&[], under, all));
+        assert_eq!((deleted.len(), noted()), (2, of_statement));
         assert_eq!(value("SELECT count(*) FROM item"), "0");
     }
 

@@ -73,12 +73,13 @@ async fn columns_may_be_added_and_dropped_again() -> Result<()> {
     assert_eq!(session.count("SELECT count(*) FROM queen_dead_letters").await?, 16);
     // A column that needs a value and has no default.
     session
-        .run("DELETE FROM queen_mq.receipt; ALTER TABLE queen_mq.receipt ADD must int NOT NULL")
+        .run("DELETE FROM queen_mq.lease_set; ALTER TABLE queen_mq.lease_set ADD must int NOT NULL")
         .await?;
     Push::new("q", n(3)).run(&session).await?;
-    let held = Pop::new("q").group("g").run(&session).await?;
-    Ack::all(held[0].lease()?).run(&session).await.fails_with("23502")?;
-    session.run("ALTER TABLE queen_mq.receipt DROP must").await?;
+    let pop = Pop::new("q").group("g").batch(2).partitions(2);
+    pop.run(&session).await.fails_with("23502")?;
+    session.run("ALTER TABLE queen_mq.lease_set DROP must").await?;
+    let held = pop.run(&session).await?;
     Ack::all(held[0].lease()?).run(&session).await?;
     Ok(())
 }

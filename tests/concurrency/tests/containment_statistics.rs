@@ -64,13 +64,13 @@ const BULK: &str = "
              (SELECT state FROM it, queen_mq.progress WHERE cursor_id = c
                  ORDER BY revision DESC LIMIT 1) AS p;
     INSERT INTO queen_mq.receipt
-        SELECT cursor_id, gen_random_uuid(), now(), body, group_id, partition
-        FROM (SELECT * FROM queen_mq.receipt WHERE group_id IS NULL LIMIT 1) AS ordered,
-             generate_series(1, $MANY);
+        SELECT c, -i, now(), -$MANY, p.receipts
+        FROM it, generate_series(1, $MANY) AS i,
+             (SELECT receipts FROM queen_mq.progress WHERE receipts IS NOT NULL LIMIT 1) AS p;
     INSERT INTO queen_mq.receipt
-        SELECT -i, gen_random_uuid(), now(), body, group_id, partition
-        FROM (SELECT * FROM queen_mq.receipt WHERE group_id IS NOT NULL LIMIT 1) AS claimed,
-             generate_series(1, $MANY) AS i;
+        SELECT -i, 1, now(), 0, p.receipts, h, 'p'
+        FROM it, generate_series(1, $MANY) AS i,
+             (SELECT receipts FROM queen_mq.progress WHERE receipts IS NOT NULL LIMIT 1) AS p;
     INSERT INTO queen_mq.lease_set (lease_id, cursor_ids, created_at)
         SELECT gen_random_uuid(), ARRAY[c], now() - interval '3 hours'
             FROM it, generate_series(1, $MANY);

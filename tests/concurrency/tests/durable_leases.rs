@@ -138,6 +138,9 @@ async fn leases_wait_for_no_disk_however_they_are_written() -> Result<()> {
         "SELECT queen_pop('q', 'g', wait => '1 s')",
         "SELECT queen_pop('q', 'g', batch => 3, partitions => 3)",
         "SELECT queen_extend(lease_id) FROM queen_leases WHERE queue = 'q' LIMIT 1",
+        // Twice among so many, superseded states are deleted.
+        "SELECT queen_extend(lease_id) FROM generate_series(1, 128), LATERAL (
+             SELECT lease_id FROM queen_leases WHERE queue = 'q' LIMIT 1) AS held",
         "SELECT queen_pop('mails', 'g')",
         "SELECT queen_pop('mails', 'g', batch => 3)",
     ] {

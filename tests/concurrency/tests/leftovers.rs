@@ -3,6 +3,11 @@
 use anyhow::Result;
 use queen_tests::{Pop, Push, TestDb, complete, n, numbers};
 
+/// Leases have ended two hours earlier.
+const TWO_HOURS_LATER: &str =
+    "UPDATE queen_mq.receipt SET ended_at = ended_at - interval '2 hours';
+     UPDATE queen_mq.progress SET ended_at = ended_at - interval '2 hours'";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_pushed_into_a_queue_that_goes_goes_too() -> Result<()> {
     let db = TestDb::fresh().await?;
@@ -42,7 +47,7 @@ async fn a_lease_over_several_partitions_is_forgotten_once_nothing_is_held() -> 
     // The lease ended just now, long after it was given, so a repeated ack must be answered.
     session.run("SELECT queen_sweep(1000)").await?;
     assert_eq!(session.count(sets).await?, 1);
-    session.run("UPDATE queen_mq.receipt SET ended_at = ended_at - interval '2 hours'").await?;
+    session.run(TWO_HOURS_LATER).await?;
     session.run("SELECT queen_sweep(1000)").await?;
     session.run("SELECT queen_sweep(1000)").await?;
     assert_eq!(session.count(sets).await?, 0);
@@ -68,7 +73,7 @@ async fn what_groups_and_queues_that_are_gone_have_left_goes_after_an_hour() -> 
     // A repeated ack is still answered for the removed group, and for the removed queue it is not.
     session.run("SELECT queen_sweep(1000)").await?;
     assert_eq!(session.count("SELECT count(*) FROM queen_mq.cursor").await?, 4);
-    session.run("UPDATE queen_mq.receipt SET ended_at = ended_at - interval '2 hours'").await?;
+    session.run(TWO_HOURS_LATER).await?;
     for _ in 0..2 {
         session.run("SELECT queen_sweep(1000)").await?;
     }

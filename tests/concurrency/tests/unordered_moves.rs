@@ -192,7 +192,12 @@ async fn purged_unsubscribed_and_deleted_leases_are_gone() -> Result<()> {
     // In the end nothing is left of all that.
     session.run("UPDATE queen_mq.receipt SET ended_at = ended_at - interval '2 h'").await?;
     session.run("UPDATE queen_mq.claim SET deadline = deadline - interval '2 h'").await?;
-    session.run("UPDATE queen_mq.progress SET due_at = due_at - interval '2 h'").await?;
+    session
+        .run(
+            "UPDATE queen_mq.progress
+             SET due_at = due_at - interval '2 h', ended_at = ended_at - interval '2 h'",
+        )
+        .await?;
     swept_claims(&session).await
 }
 

@@ -115,7 +115,7 @@ async fn an_idle_database_takes_no_transaction_id_and_what_is_due_comes_in_time(
     // A lease, a timer and a marker.
     Push::new("q", n(2)).run(&session).await?;
     pop.lease("2 s").run(&session).await?;
-    let reclaimed = "SELECT count(*) FROM queen_mq.receipt r JOIN queen_mq.cursor c
+    let reclaimed = "SELECT count(r.ended_at) FROM queen_mq.progress r JOIN queen_mq.cursor c
                          ON c.id = r.cursor_id JOIN queen_mq.consumer_group g ON g.id = c.group_id
                      WHERE g.queue = 'q'";
     let before = session.count(reclaimed).await?;

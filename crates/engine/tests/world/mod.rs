@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use queen_engine::codec::{decode, encode};
 use queen_engine::cursor::{Cursor, Readiness};
 use queen_engine::holes::Snapshot;
-use queen_engine::lease::{Handle, LeaseId};
+use queen_engine::lease::LeaseId;
 use queen_engine::message::MessageId;
 use queen_engine::pop::{FoundSegment, Pop, Read};
 use queen_engine::receipt::Receipt;
@@ -122,7 +122,7 @@ impl World {
             pop.supply(&read, &found, found.len() < chunk);
         }
         self.leases += 1;
-        let id = LeaseId::new(self.now, Handle::Cursor(1), self.leases);
+        let id = LeaseId::of_one(1, 0, self.leases);
         let Some(popped) = pop.finish(Some((id, LEASE)), self.now) else { return Vec::new() };
         // As if read back from the database.
         self.cursor = decode(&encode(&popped.cursor)).expect("a state reads back");

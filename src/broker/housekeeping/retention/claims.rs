@@ -10,14 +10,15 @@ use queen_engine::message::{MessageId, Span, Spans};
 
 use super::ages::Ages;
 use super::segment_status::SegmentStatus;
+use crate::broker::group::revoke::delete_claims;
 use crate::error::Result;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::table::RowLocation;
+use crate::store::claim;
 use crate::store::cursor;
 use crate::store::cursor_or_claim::{self, LockAttempt};
 use crate::store::located::Located;
 use crate::store::segment::News;
-use crate::store::{claim, receipt};
 
 /// The visible claims of messages of the segments in question, by segment.
 pub struct SegmentClaims(HashMap<u64, Vec<(Located, RowLocation)>>);
@@ -106,16 +107,9 @@ impl SegmentClaims {
 
     /// Remove the claims of messages that were not settled, and leave receipts of their leases. The
     /// claims are locked.
-    pub fn remove_unsettled(&self, segments: &[News], ages: &Ages<'_>) {
-        let claims = segments.iter().flat_map(|row| self.of(row));
-        let open: Vec<&Located> =
-            claims.map(|(located, _)| located).filter(|claim| claim.cursor.open() > 0).collect();
-        for located in &open {
-            for (lease, trace) in located.cursor.revoked() {
-                receipt::insert(located, lease, &trace, ages.now);
-            }
-        }
-        claim::delete(&open.iter().map(|located| located.id).collect::<Vec<_>>());
+    pub fn remove_unsettled(&self, segments: &[News]) -> Result<()> {
+        let claims = segments.iter().flat_map(|row| self.of(row)).map(|(located, _)| located);
+        delete_claims(claims.filter(|claim| claim.cursor.open() > 0))
     }
 }
 

@@ -102,7 +102,7 @@ impl<'a> GroupInPartition<'a> {
 
     /// Let go what the group had not settled of these segments; returns how many messages are to be
     /// taken off what is pending for it. All that [`Self::try_lock`] locks is locked.
-    pub fn let_go(&self, segments: &[News]) -> i64 {
+    pub fn let_go(&self, segments: &[News]) -> Result<i64> {
         let (mut unread, mut waiting) = (0, 0);
         for row in segments {
             match self.status(row) {
@@ -113,14 +113,14 @@ impl<'a> GroupInPartition<'a> {
         }
         match &self.claims {
             Some(claims) => {
-                claims.remove_unsettled(segments, self.ages);
-                unread + waiting
+                claims.remove_unsettled(segments)?;
+                Ok(unread + waiting)
             }
             None => {
                 if unread + waiting > 0 {
                     self.pass_over(segments, waiting);
                 }
-                unread
+                Ok(unread)
             }
         }
     }
@@ -137,7 +137,7 @@ impl<'a> GroupInPartition<'a> {
         cursor.failures.retain(|message, _| !is_gone(message.segment()));
         cursor.settled += waiting;
         let xid = seen_snapshot::assign_xid(self.ages.queue.identity);
-        progress::append(located, &cursor, Notice::Ready { xid });
+        progress::append(located, &cursor, Notice::Ready { xid }, &[]);
     }
 }
 

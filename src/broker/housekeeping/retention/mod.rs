@@ -188,7 +188,7 @@ impl Retention<'_> {
             }
         }
         for (group, lost) in groups.iter().zip(lost) {
-            *lost += group.let_go(&gone);
+            *lost += group.let_go(&gone)?;
         }
         let ids: Vec<u64> = gone.iter().map(|row| row.segment.key.1).collect();
         segment::delete(self.ages.queue.id, partition, &ids);

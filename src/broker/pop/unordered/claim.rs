@@ -24,6 +24,7 @@ use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::table::RowLocation;
 use crate::store::claim;
 use crate::store::cursor;
+use crate::store::lease_set::Covered;
 use crate::store::located::Located;
 use crate::store::progress;
 use crate::store::segment::Stored;
@@ -115,7 +116,7 @@ pub fn claim_free(
         let message = candidate.message;
         let Some(lost) = lost.get(&message) else {
             lease_of_kept = lease;
-            run.cover((id, Some(message)));
+            run.cover(Covered { id, message: Some(message), given_by: Some(0) });
             kept.push(Span::of(message));
             if candidate.is_passed {
                 outcome.own.push(message);
@@ -149,7 +150,7 @@ fn insert_claims(
     let (group, now, wanted) = (run.context.group.id, run.context.now, run.missing());
     let rest = candidates.split_off(candidates.len().min(wanted.saturating_add(SPARE)));
     let mut id = claim::draw_id();
-    let mut lease = run.lease_for(id);
+    let mut lease = run.lease_for(id, 0);
     let near = candidates.iter().map(|candidate| Span::of(candidate.message)).collect();
     let claimed = claim::at_hand(group, partition, &near);
     let mut new = Vec::new();
@@ -173,7 +174,7 @@ fn insert_claims(
         new.push(NewClaim { candidate, id, lease, place });
         if new.len() < wanted {
             id = claim::draw_id();
-            lease = run.lease_for(id);
+            lease = run.lease_for(id, 0);
         }
     }
     outcome.is_free_left |= !rest.is_empty();
