@@ -35,8 +35,15 @@ impl Jsonb {
 
     /// Bytes of the value as stored, without compression.
     pub fn size(self) -> usize {
-        // SAFETY: a Jsonb is made from a jsonb Datum, which is a valid varlena.
-        unsafe { pg_sys::toast_raw_datum_size(self.0) }
+        // SAFETY: a Jsonb is made from a jsonb Datum, which is a valid varlena. One that is neither
+        // compressed nor out of line says how long it is.
+        unsafe {
+            let whole = self.0.cast_mut_ptr::<pg_sys::varlena>();
+            match pgrx::varatt_is_4b_u(whole) {
+                true => pgrx::varsize_4b(whole),
+                false => pg_sys::toast_raw_datum_size(self.0),
+            }
+        }
     }
 
     /// The number of elements of a JSON array, from its header; None for any other value.
@@ -122,6 +129,12 @@ impl Drop for JsonText {
             // SAFETY: made by palloc, in a context that outlives the function's work.
             unsafe { pg_sys::pfree(self.start.cast()) };
         }
+    }
+}
+
+impl From<Jsonb> for pg_sys::Datum {
+    fn from(value: Jsonb) -> Self {
+        value.0
     }
 }
 

@@ -20,6 +20,7 @@ pub mod guard;
 pub mod insert;
 pub mod key;
 pub mod lock_timeout;
+pub mod new_array;
 mod passed_through;
 pub mod planning;
 pub mod raise;
@@ -42,4 +43,5 @@ pub mod table;
 #[cfg(any(test, feature = "pg_test"))]
 #[allow(clippy::expect_used, clippy::panic)]
 mod tests;
+pub mod text;
 mod write;

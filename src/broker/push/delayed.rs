@@ -32,7 +32,7 @@ pub fn push_later(message: &Message, delay: i64) -> Result<Pushed> {
     let now = clock::now();
     let partition = &message.to.partition;
     let random_id = || format!("delayed-{:016x}{:016x}", random(), random());
-    let transaction_id = message.transaction_id.clone().unwrap_or_else(random_id);
+    let transaction_id = message.transaction_id.clone().unwrap_or_else(|| random_id().into());
     let window = queue.options.dedup_window();
     if window > 0
         && let Some(original) = admission::find(queue.id, partition, &transaction_id, now - window)?
@@ -106,7 +106,7 @@ fn deliver_in(queue: &Queue, partition: &str, held: Vec<Due>) -> Result<usize> {
             messages.push(Message {
                 to: to.clone(),
                 payload: due.payload,
-                transaction_id: Some(due.transaction_id),
+                transaction_id: Some(due.transaction_id.into()),
                 headers: due.headers,
             });
         }

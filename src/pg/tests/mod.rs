@@ -12,6 +12,7 @@ mod errors;
 mod guard;
 mod insert;
 mod lab;
+mod new_array;
 mod planning;
 mod relation;
 mod result_rows;
