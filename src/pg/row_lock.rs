@@ -4,7 +4,7 @@ use std::ptr;
 
 use pgrx::pg_sys;
 
-use super::relation::{self, KEEP, WRITE};
+use super::relation::{self, WRITE};
 use super::snapshot::ActiveSnapshot;
 use super::table::{RowLocation, Table};
 use crate::error::Error;
@@ -25,7 +25,8 @@ impl Table {
         // pgrx calls PostgreSQL's own: an ERROR in it unwinds.
         unsafe {
             pg_sys::PreventCommandIfReadOnly(c"SELECT FOR NO KEY UPDATE".as_ptr());
-            let table = relation::open(self, WRITE).relation;
+            let opened = relation::open(self, WRITE);
+            let table = opened.relation;
             let slot = pg_sys::table_slot_create(table, ptr::null_mut());
             let method = &*(*table).rd_tableam;
             let Some(lock) = method.tuple_lock else {
@@ -47,7 +48,7 @@ impl Table {
                 )
             });
             pg_sys::ExecDropSingleTupleTableSlot(slot);
-            pg_sys::table_close(table, KEEP);
+            opened.close();
             outcome == pg_sys::TM_Result::TM_Ok
         }
     }

@@ -11,6 +11,8 @@ mod datum;
 mod errors;
 mod guard;
 mod insert;
+mod insert_if_new;
+mod kept_open;
 mod lab;
 mod new_array;
 mod planning;
