@@ -5,12 +5,11 @@ use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::discovery::Discovery;
 
-use super::{claim, cursor_or_claim, decode, locks, progress, signed, unsigned};
+use super::{claim, cursor_or_claim, decode, locks, newest, progress, signed, unsigned};
 use crate::error::Result;
 use crate::pg::clock::Moment;
 use crate::pg::columns::{Columns, arg};
-use crate::pg::key::Value;
-use crate::pg::scan::{ScanEnd, Tuple};
+use crate::pg::scan::Tuple;
 use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::pg::spi::Statement;
 use crate::pg::table::{Index, table};
@@ -28,7 +27,7 @@ pub(super) static STATES: Index =
 /// The newest state of the group's search and its revision; None if the group has never searched.
 pub fn newest(group: i64, under: &ActiveSnapshot) -> Result<Option<(i64, Discovery)>> {
     let read = |row: &Tuple| (row.need::<i64>(REVISION), read(row.need(STATE)));
-    match STATES.end(&[Value::Int(group)], ScanEnd::End, under, read) {
+    match newest::newest(&STATES, group, under, read) {
         None => Ok(None),
         Some((revision, state)) => Ok(Some((revision, state?))),
     }

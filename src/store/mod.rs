@@ -13,6 +13,7 @@ pub mod lease_set;
 pub mod located;
 pub mod locks;
 pub mod marker;
+mod newest;
 mod numeric;
 mod options;
 pub mod progress;

@@ -104,3 +104,17 @@ SELECT queen_settle(:'lease', '[{"transactionId": "t3", "status": "completed"}, 
 SELECT queen_extend(:'lease', '0');
 SELECT queen_extend(:'lease', '13 h');
 SELECT settled FROM queen_ack(:'lease');
+
+-- What this session has met of a cursor may be rolled back: then the state before counts again.
+SELECT count(*) FROM queen_push_batch('rolled', '{1,2,3}');
+BEGIN;
+SELECT payload, lease_id FROM queen_pop('rolled', 'g', subscription_mode => 'all') \gset first_
+SAVEPOINT before;
+SELECT settled FROM queen_ack(:'first_lease_id');
+SELECT payload, lease_id FROM queen_pop('rolled', 'g') \gset second_
+SELECT :'second_payload' AS second, settled FROM queen_ack(:'second_lease_id');
+ROLLBACK TO before;
+SELECT count(*) AS leased FROM queen_pop('rolled', 'g');
+SELECT :'first_payload' AS first, settled FROM queen_ack(:'first_lease_id');
+SELECT payload FROM queen_pop('rolled', 'g');
+COMMIT;
