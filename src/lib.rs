@@ -77,6 +77,11 @@ pgrx::extension_sql_file!(
         api::watch::queen_mq::live_leases
     ]
 );
+pgrx::extension_sql_file!(
+    "../sql/compression.sql",
+    name = "compression",
+    requires = ["tables", "marker"]
+);
 pgrx::extension_sql_file!("../sql/owner.sql", name = "owner", requires = ["tables"]);
 pgrx::extension_sql_file!("../sql/grants.sql", name = "grants", finalize);
 
