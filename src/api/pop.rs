@@ -3,15 +3,16 @@
 
 use std::rc::Rc;
 
-use pgrx::datum::{Interval, TimestampWithTimeZone, Uuid};
+use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::prelude::*;
+use queen_engine::lease::LeaseId;
 
 use super::args;
 use super::call::Call;
 use crate::broker::pop::request::{self, PopRequest};
 use crate::broker::pop::{PopLimits, Unpacking};
 use crate::pg::clock::{self, SECOND};
-use crate::pg::datum::Jsonb;
+use crate::pg::datum::{Jsonb, UuidDatum};
 use crate::pg::raise::OrRaise;
 use crate::pg::result_context::ResultContext;
 use crate::pg::result_rows::TableIterator;
@@ -58,7 +59,7 @@ fn queen_pop(
         name!(created_at, Option<TimestampWithTimeZone>),
         name!(consumer_group, Option<Text>),
         name!(delivery_attempt, i32),
-        name!(lease_id, Option<Uuid>),
+        name!(lease_id, Option<UuidDatum>),
         name!(lease_expires_at, Option<TimestampWithTimeZone>),
     ),
 > {
@@ -82,7 +83,7 @@ fn queen_pop(
     });
     let (queue, group) = (Text::copied(request.queue), request.group);
     let group = (group != QUEUE_MODE).then(|| Text::copied(group));
-    let mut shared = SharedTexts { results: ResultContext::here(), partition: None };
+    let mut shared = SharedValues { results: ResultContext::here(), partition: None, lease: None };
     let deliveries = request::pop(&request, |look| call.write(look)).or_raise();
     let mut unpacking = Unpacking::new();
     TableIterator::new(deliveries.into_iter().map(move |delivery| {
@@ -97,20 +98,33 @@ fn queen_pop(
             clock::timestamp(delivery.created_at),
             group,
             delivery.attempt as i32,
-            delivery.lease.map(|(id, _)| Uuid::from_bytes(id.0)),
+            delivery.lease.map(|(id, _)| shared.lease(id)),
             delivery.lease.and_then(|(_, deadline)| clock::timestamp(deadline)),
         )
     }))
 }
 
-/// Texts that neighbouring rows have in common.
-struct SharedTexts {
+/// Values that neighbouring rows have in common.
+struct SharedValues {
     results: ResultContext,
     /// The partition of the row before.
     partition: Option<(Rc<str>, Text)>,
+    /// The lease of the row before.
+    lease: Option<(LeaseId, UuidDatum)>,
 }
 
-impl SharedTexts {
+impl SharedValues {
+    fn lease(&mut self, id: LeaseId) -> UuidDatum {
+        match self.lease {
+            Some((before, uuid)) if before == id => uuid,
+            _ => {
+                let uuid = self.results.allocate(|| UuidDatum::copied(id.0));
+                self.lease = Some((id, uuid));
+                uuid
+            }
+        }
+    }
+
     fn partition(&mut self, name: &Rc<str>) -> Text {
         match &self.partition {
             Some((before, text)) if before == name => *text,

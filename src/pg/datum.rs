@@ -140,6 +140,19 @@ impl From<Jsonb> for pg_sys::Datum {
 
 passed_through!(Jsonb, "jsonb", pg_sys::JSONBOID);
 
+/// A uuid Datum, made once for many rows. It lives as long as the memory context it is in.
+#[derive(Clone, Copy, Debug)]
+pub struct UuidDatum(pg_sys::Datum);
+
+impl UuidDatum {
+    /// A copy in the current memory context.
+    pub fn copied(bytes: [u8; 16]) -> Self {
+        Self(pgrx::Uuid::from_bytes(bytes).into_datum().unwrap_or(pg_sys::Datum::null()))
+    }
+}
+
+passed_through!(UuidDatum, "uuid", pg_sys::UUIDOID);
+
 /// A UUID in its usual form.
 pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     if text.len() > 64 {
