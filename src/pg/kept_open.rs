@@ -64,11 +64,21 @@ impl InUse {
 
     /// A relation that has just been opened, to be kept from now on.
     pub fn opened(key: RelationKey, changes: u64, relation: pg_sys::Relation) -> Self {
-        let place = FROM.get().map(|_| {
-            KEPT.with_borrow_mut(|kept| {
-                kept.push(Kept { key, relation, owner: owner(), changes, users: 1 });
-                kept.len() - 1
-            })
+        let place = FROM.get().map(|from| {
+            let owner = owner();
+            let new = Kept { key, relation, owner, changes, users: 1 };
+            // One that was opened before the last change is of no more use.
+            let is_old = |open: &Kept| open.key == key && open.owner == owner && open.users == 0;
+            let (place, old) =
+                KEPT.with_borrow_mut(|kept| match kept.iter().skip(from).position(is_old) {
+                    Some(at) => (from + at, Some(std::mem::replace(&mut kept[from + at], new))),
+                    None => {
+                        kept.push(new);
+                        (kept.len() - 1, None)
+                    }
+                });
+            old.into_iter().for_each(|old| close(old.relation));
+            place
         });
         Self { relation, place }
     }

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use pgrx::pg_sys;
 
 use crate::pg::catalogue;
+use crate::pg::changes;
 use crate::pg::columns::{Columns, arg};
 use crate::pg::kept_open::CallRelations;
 use crate::pg::scan::ScanEnd;
@@ -75,6 +76,13 @@ mod tests {
         assert_eq!((ids(), opened()), (vec![1, 2], [3, 3]));
         inner.end();
         assert_eq!(opened(), [2, 2]);
+        // After a change of any relation each is opened anew, in place of what was open.
+        for _ in 0..3 {
+            changes::count_one();
+            insert(3);
+            run("DELETE FROM item WHERE id = 3");
+            assert_eq!((ids(), opened()), (vec![1, 2], [2, 2]));
+        }
         call.end();
         assert_eq!((ids(), opened()), (vec![1, 2], [0, 0]));
     }
@@ -87,7 +95,8 @@ mod tests {
         let insert_in_it = |is_good: bool| {
             all_or_nothing(|| {
                 insert(1);
-                assert_eq!((ids(), opened()), (vec![1], [3, 3]));
+                // Those of the call were closed before.
+                assert_eq!((ids(), opened()), (vec![1], [2, 2]));
                 if is_good { Ok(()) } else { Err(()) }
             })
         };
