@@ -86,6 +86,11 @@ pgrx::extension_sql_file!(
     name = "worker",
     requires = [api::sweep::queen_mq::has_worker]
 );
+pgrx::extension_sql_file!(
+    "../sql/compression.sql",
+    name = "compression",
+    requires = ["tables", "marker"]
+);
 pgrx::extension_sql_file!("../sql/owner.sql", name = "owner", requires = ["tables"]);
 pgrx::extension_sql_file!("../sql/grants.sql", name = "grants", finalize);
 

@@ -1,17 +1,22 @@
 //! `queen_pop`: pop messages, under a lease. Arguments in, one call of the broker, rows out: what a
 //! pop does is in [`crate::broker::pop`].
 
-use pgrx::datum::{Interval, TimestampWithTimeZone, Uuid};
+use std::rc::Rc;
+
+use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::prelude::*;
+use queen_engine::lease::LeaseId;
 
 use super::args;
 use super::call::Call;
 use crate::broker::pop::request::{self, PopRequest};
 use crate::broker::pop::{PopLimits, Unpacking};
 use crate::pg::clock::{self, SECOND};
-use crate::pg::datum::Jsonb;
+use crate::pg::datum::{Jsonb, UuidDatum};
 use crate::pg::raise::OrRaise;
+use crate::pg::result_context::ResultContext;
 use crate::pg::result_rows::TableIterator;
+use crate::pg::text::Text;
 use crate::store::group::QUEUE_MODE;
 
 /// Pop at most `batch` messages for `consumer_group` (NULL: queue mode) from up to `partitions`
@@ -45,16 +50,16 @@ fn queen_pop(
 ) -> TableIterator<
     'static,
     (
-        name!(queue, String),
-        name!(partition, String),
+        name!(queue, Text),
+        name!(partition, Text),
         name!(message_id, i64),
-        name!(transaction_id, String),
+        name!(transaction_id, Text),
         name!(payload, Jsonb),
         name!(headers, Option<Jsonb>),
         name!(created_at, Option<TimestampWithTimeZone>),
-        name!(consumer_group, Option<String>),
+        name!(consumer_group, Option<Text>),
         name!(delivery_attempt, i32),
-        name!(lease_id, Option<Uuid>),
+        name!(lease_id, Option<UuidDatum>),
         name!(lease_expires_at, Option<TimestampWithTimeZone>),
         name!(failures, i32),
     ),
@@ -77,25 +82,59 @@ fn queen_pop(
             mode: super::group::given_mode(subscription_mode, subscription_from)?,
         })
     });
-    let queue = request.queue.to_owned();
-    let group = (request.group != QUEUE_MODE).then(|| request.group.to_owned());
+    let (queue, group) = (Text::copied(request.queue), request.group);
+    let group = (group != QUEUE_MODE).then(|| Text::copied(group));
+    let mut shared = SharedValues { results: ResultContext::here(), partition: None, lease: None };
     let deliveries = request::pop(&request, |look| call.write(look)).or_raise();
     let mut unpacking = Unpacking::new();
     TableIterator::new(deliveries.into_iter().map(move |delivery| {
         let (transaction_id, payload, headers) = unpacking.message(&delivery).or_raise();
         (
-            queue.clone(),
-            delivery.partition.to_string(),
+            queue,
+            shared.partition(&delivery.partition),
             delivery.message.to_sql(),
             transaction_id,
             payload,
             headers,
             clock::timestamp(delivery.created_at),
-            group.clone(),
+            group,
             delivery.attempt as i32,
-            delivery.lease.map(|(id, _)| Uuid::from_bytes(id.0)),
+            delivery.lease.map(|(id, _)| shared.lease(id)),
             delivery.lease.and_then(|(_, deadline)| clock::timestamp(deadline)),
             delivery.failures as i32,
         )
     }))
+}
+
+/// Values that neighbouring rows have in common.
+struct SharedValues {
+    results: ResultContext,
+    /// The partition of the row before.
+    partition: Option<(Rc<str>, Text)>,
+    /// The lease of the row before.
+    lease: Option<(LeaseId, UuidDatum)>,
+}
+
+impl SharedValues {
+    fn lease(&mut self, id: LeaseId) -> UuidDatum {
+        match self.lease {
+            Some((before, uuid)) if before == id => uuid,
+            _ => {
+                let uuid = self.results.allocate(|| UuidDatum::copied(id.0));
+                self.lease = Some((id, uuid));
+                uuid
+            }
+        }
+    }
+
+    fn partition(&mut self, name: &Rc<str>) -> Text {
+        match &self.partition {
+            Some((before, text)) if before == name => *text,
+            _ => {
+                let text = self.results.allocate(|| Text::copied(name));
+                self.partition = Some((name.clone(), text));
+                text
+            }
+        }
+    }
 }

@@ -2,21 +2,25 @@
 //! does there is in [`crate::broker::push`].
 
 use std::borrow::Cow;
+use std::rc::Rc;
 
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
+use queen_engine::message::DERIVED_MAX;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::call::Call;
 use super::{args, json};
 use crate::broker::push::delayed::push_later;
-use crate::broker::push::{Destination, Message, Pushed, push};
+use crate::broker::push::{Destination, Message, PushStatus, Pushed, push};
 use crate::error::Result;
 use crate::pg::allocator;
 use crate::pg::arrays::{JsonbArray, TextArray};
 use crate::pg::datum::Jsonb;
+use crate::pg::result_context::ResultContext;
 use crate::pg::result_rows::TableIterator;
+use crate::pg::text::{Text, TextRoom};
 
 /// A queue and a partition, by checked names; no partition is the default one.
 pub fn destination(queue: Option<&str>, partition: Option<&str>) -> Result<Destination> {
@@ -49,7 +53,7 @@ fn queen_push(
     delay: default!(Option<Interval>, "NULL"),
 ) -> TableIterator<
     'static,
-    (name!(message_id, Option<i64>), name!(transaction_id, String), name!(status, &'static str)),
+    (name!(message_id, Option<i64>), name!(transaction_id, Text), name!(status, Text)),
 > {
     let pushed = call.answer(|| {
         let to = destination(queue, partition)?;
@@ -59,7 +63,12 @@ fn queen_push(
             delay => call.write(|| Ok(vec![push_later(&message, delay)?])),
         }
     });
-    TableIterator::new(pushed.into_iter().map(|p| (p.message, p.transaction_id, p.status.name())))
+    let mut texts = Texts::default();
+    TableIterator::new(
+        pushed.into_iter().map(move |pushed| {
+            (pushed.message, texts.transaction_id(&pushed), texts.status(&pushed))
+        }),
+    )
 }
 
 /// Append messages to one partition of `queue` in one call, in the order of `payloads`.
@@ -80,8 +89,8 @@ fn queen_push_batch(
     (
         name!(ordinal, i32),
         name!(message_id, Option<i64>),
-        name!(transaction_id, String),
-        name!(status, &'static str),
+        name!(transaction_id, Text),
+        name!(status, Text),
     ),
 > {
     let pushed = call.answer(|| {
@@ -116,8 +125,8 @@ fn queen_push_items(
     (
         name!(ordinal, i32),
         name!(message_id, Option<i64>),
-        name!(transaction_id, String),
-        name!(status, &'static str),
+        name!(transaction_id, Text),
+        name!(status, Text),
     ),
 > {
     let pushed = call.answer(|| {
@@ -140,18 +149,46 @@ type Rows = TableIterator<
     (
         name!(ordinal, i32),
         name!(message_id, Option<i64>),
-        name!(transaction_id, String),
-        name!(status, &'static str),
+        name!(transaction_id, Text),
+        name!(status, Text),
     ),
 >;
 
 fn rows(pushed: Vec<Pushed>) -> Rows {
-    TableIterator::new(
-        pushed
-            .into_iter()
-            .zip(1..)
-            .map(|(p, ordinal)| (ordinal, p.message, p.transaction_id, p.status.name())),
-    )
+    let mut texts = Texts::default();
+    TableIterator::new(pushed.into_iter().zip(1..).map(move |(pushed, ordinal)| {
+        (ordinal, pushed.message, texts.transaction_id(&pushed), texts.status(&pushed))
+    }))
+}
+
+/// The texts in the rows of a push.
+struct Texts {
+    results: ResultContext,
+    room: TextRoom,
+    /// By their numbers.
+    statuses: [Option<Text>; PushStatus::COUNT],
+}
+
+impl Default for Texts {
+    fn default() -> Self {
+        Self {
+            results: ResultContext::here(),
+            room: TextRoom::default(),
+            statuses: Default::default(),
+        }
+    }
+}
+
+impl Texts {
+    /// It lives until the next row's is made.
+    fn transaction_id(&mut self, of: &Pushed) -> Text {
+        self.room.hold(of.transaction_id(&mut [0; DERIVED_MAX]))
+    }
+
+    fn status(&mut self, of: &Pushed) -> Text {
+        let made = || self.results.allocate(|| Text::copied(of.status.name()));
+        *self.statuses[of.status as usize].get_or_insert_with(made)
+    }
 }
 
 const ITEM_FIELDS: &str = "Each element has queue and payload, and may have partition, \
@@ -196,7 +233,7 @@ pub fn message(
     Ok(Message {
         to: to.clone(),
         payload: args::payload(payload)?,
-        transaction_id: transaction_id.map(args::transaction_id).transpose()?.map(str::to_owned),
+        transaction_id: transaction_id.map(args::transaction_id).transpose()?.map(Rc::from),
         headers: args::headers(headers)?,
         was_admitted: false,
     })

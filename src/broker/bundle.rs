@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use queen_engine::kv::Name;
 use queen_engine::lease::LeaseId;
+use queen_engine::message::DERIVED_MAX;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -220,7 +221,8 @@ impl Run<'_> {
             self.bundle.pushes.iter().map(|(_, message)| message).collect();
         for ((at, message), pushed) in self.bundle.pushes.iter().zip(push(&messages)?) {
             if pushed.was_stored_before {
-                let id = &pushed.transaction_id;
+                let mut room = [0; DERIVED_MAX];
+                let id = pushed.transaction_id(&mut room);
                 return Err(Error::new(
                     Code::Duplicate,
                     format!("transaction_id \"{id}\" has been pushed before"),

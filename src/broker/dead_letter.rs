@@ -88,7 +88,7 @@ fn push_again(queue: &Queue, group: &Group, letter: &Letter) -> MessageId {
         id: None,
         xid,
         created_at: clock::now(),
-        payloads: vec![letter.payload],
+        payloads: vec![Some(letter.payload)],
         transaction_ids: Some(vec![Some(&letter.transaction_id)]),
         headers: letter.headers.map(|headers| vec![Some(headers)]),
         only_group: Some(group.id),

@@ -31,7 +31,7 @@ pub fn schedule(key: &str, message: &Message, deliver_at: Moment) -> Result<Sche
     let queue = find_or_auto_create(&message.to.queue)?;
     // Of each group, one session learns of the moment, and moves the message when it is due.
     waiters::touch(Topic::queue(&queue.name), PartitionHash::ANY);
-    let given = message.transaction_id.clone();
+    let given = message.transaction_id.as_deref().map(str::to_owned);
     let transaction_id =
         given.unwrap_or_else(|| format!("timer-{:016x}{:016x}", random(), random()));
     let moment = moment_of(&queue, deliver_at)?;

@@ -35,8 +35,15 @@ impl Jsonb {
 
     /// Bytes of the value as stored, without compression.
     pub fn size(self) -> usize {
-        // SAFETY: a Jsonb is made from a jsonb Datum, which is a valid varlena.
-        unsafe { pg_sys::toast_raw_datum_size(self.0) }
+        // SAFETY: a Jsonb is made from a jsonb Datum, which is a valid varlena. One that is neither
+        // compressed nor out of line says how long it is.
+        unsafe {
+            let whole = self.0.cast_mut_ptr::<pg_sys::varlena>();
+            match pgrx::varatt_is_4b_u(whole) {
+                true => pgrx::varsize_4b(whole),
+                false => pg_sys::toast_raw_datum_size(self.0),
+            }
+        }
     }
 
     /// The number of elements of a JSON array, from its header; None for any other value.
@@ -125,7 +132,26 @@ impl Drop for JsonText {
     }
 }
 
+impl From<Jsonb> for pg_sys::Datum {
+    fn from(value: Jsonb) -> Self {
+        value.0
+    }
+}
+
 passed_through!(Jsonb, "jsonb", pg_sys::JSONBOID);
+
+/// A uuid Datum, made once for many rows. It lives as long as the memory context it is in.
+#[derive(Clone, Copy, Debug)]
+pub struct UuidDatum(pg_sys::Datum);
+
+impl UuidDatum {
+    /// A copy in the current memory context.
+    pub fn copied(bytes: [u8; 16]) -> Self {
+        Self(pgrx::Uuid::from_bytes(bytes).into_datum().unwrap_or(pg_sys::Datum::null()))
+    }
+}
+
+passed_through!(UuidDatum, "uuid", pg_sys::UUIDOID);
 
 /// A UUID in its usual form.
 pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {

@@ -11,6 +11,8 @@ use std::ffi::c_int;
 
 use pgrx::pg_sys;
 
+use super::kept_open;
+
 /// Puts the state of the backend that it has changed back when it is dropped.
 pub struct Guard {
     user: pg_sys::Oid,
@@ -68,6 +70,7 @@ impl Drop for Guard {
 /// end that level with itself. Costs one level for each guard. Without a guard there is nothing to
 /// pin.
 pub fn pin_search_path() {
+    kept_open::close_unused();
     if !matches!(PATH.get(), Path::AsItWas) {
         return;
     }

@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 
 use pgrx::pg_sys;
 
-use super::relation::{KEEP, Opened};
+use super::relation::Opened;
 use super::scan::Tuple;
 use super::snapshot::ActiveSnapshot;
 use super::table::Table;
@@ -96,7 +96,7 @@ impl HeapPages {
             if !self.strategy.is_null() {
                 pg_sys::FreeAccessStrategy(self.strategy);
             }
-            pg_sys::table_close(self.opened.relation, KEEP);
+            self.opened.close();
         }
     }
 

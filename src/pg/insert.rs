@@ -6,8 +6,10 @@ use pgrx::pg_sys;
 
 use super::catalogue;
 use super::columns::Arg;
+use super::plain_insert::PlainInsert;
+use super::relation::Opened;
 use super::table::{Column, Index, RowLocation, Table};
-use super::write::Writing;
+use super::write::{self, Writing};
 
 impl Table {
     /// Insert one row, with a value for each column. A duplicate of a unique key is an ERROR.
@@ -30,26 +32,122 @@ impl Table {
         let inserting = self.inserting();
         let arbiter = catalogue::oid_of(key.name);
         // SAFETY: the statement has been begun.
-        let place = unsafe { inserting.insert(values, arbiter) };
+        let place = unsafe { inserting.insert(values, Some(arbiter)) };
         inserting.end();
         place
     }
 }
 
+/// A statement that inserts rows whose key is not taken. The caller ends it, unless an ERROR has.
+pub struct InsertingIfNew {
+    plain: PlainInsert,
+    arbiter: pg_sys::Oid,
+}
+
+impl InsertingIfNew {
+    /// None where code of the table's owner runs when rows are written.
+    pub fn begin(code: &'static Table, key: &Index) -> Option<Self> {
+        // SAFETY: in a transaction, with an active snapshot, as every call of ours.
+        unsafe {
+            let table = write::open(code, c"INSERT");
+            let Some(indexes) = table.plain.clone() else {
+                table.close();
+                return None;
+            };
+            let arbiter = catalogue::oid_of(key.name);
+            let plain = PlainInsert::begin(code, table, &indexes);
+            if plain.has_index(arbiter) {
+                return Some(Self { plain, arbiter });
+            }
+            plain.end();
+            None
+        }
+    }
+
+    /// Insert a row. False where its key is taken, by a row that is there, or by one whose
+    /// transaction has not ended. Never waits.
+    pub fn row(&self, values: &[(Column, Arg)]) -> bool {
+        // SAFETY: the statement has been begun, and not ended.
+        unsafe { self.plain.insert_if_new(values, self.arbiter) }
+    }
+
+    pub fn end(self) {
+        // SAFETY: it has been begun, and is ended once.
+        unsafe { self.plain.end() };
+    }
+}
+
 /// A statement that inserts rows. The caller ends it, unless an ERROR has.
-pub struct Inserting {
-    writing: Writing,
-    /// Holds one row after the other.
-    slot: *mut pg_sys::TupleTableSlot,
+pub enum Inserting {
+    /// No code of the table's owner runs.
+    Plain(PlainInsert),
+    Full(FullInsert),
 }
 
 impl Inserting {
     /// # Safety
     /// In a transaction, with an active snapshot.
-    unsafe fn begin(table: &'static Table) -> Self {
+    unsafe fn begin(code: &'static Table) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let table = write::open(code, c"INSERT");
+            match table.plain.clone() {
+                Some(plain) => Self::Plain(PlainInsert::begin(code, table, &plain)),
+                None => Self::Full(FullInsert::begin(code, table)),
+            }
+        }
+    }
+
+    /// Insert a row, with a value for each column. A duplicate of a unique key is an ERROR.
+    pub fn row(&self, values: &[(Column, Arg)]) {
+        // SAFETY: the statement has been begun, and not ended.
+        unsafe { self.insert(values, None) };
+    }
+
+    /// Insert a row. With an `arbiter`, a unique index: None where its key is taken.
+    ///
+    /// # Safety
+    /// The statement has been begun, and not ended.
+    unsafe fn insert(
+        &self,
+        values: &[(Column, Arg)],
+        arbiter: Option<pg_sys::Oid>,
+    ) -> Option<RowLocation> {
+        // SAFETY: as above.
+        unsafe {
+            match self {
+                Self::Plain(plain) => plain.insert(values, arbiter),
+                Self::Full(full) => full.insert(values, arbiter.unwrap_or(pg_sys::InvalidOid)),
+            }
+        }
+    }
+
+    /// End the statement.
+    pub fn end(self) {
+        // SAFETY: it has been begun, and is ended once.
+        unsafe {
+            match self {
+                Self::Plain(plain) => plain.end(),
+                Self::Full(full) => full.end(),
+            }
+        }
+    }
+}
+
+/// As the executor inserts, with triggers, constraints and defaults.
+pub struct FullInsert {
+    writing: Writing,
+    /// Holds one row after the other.
+    slot: *mut pg_sys::TupleTableSlot,
+}
+
+impl FullInsert {
+    /// # Safety
+    /// In a transaction, with an active snapshot; the table is open for writing.
+    unsafe fn begin(code: &'static Table, table: Opened) -> Self {
         // SAFETY: as above; the slot is as wide as the table, and lives as long as the statement.
         unsafe {
-            let writing = Writing::begin(table, c"INSERT", pg_sys::CmdType::CMD_INSERT);
+            let writing = Writing::begin_on(code, table, pg_sys::CmdType::CMD_INSERT);
             let context = pg_sys::MemoryContextSwitchTo((*writing.state).es_query_cxt);
             pg_sys::ExecOpenIndices(writing.target, false);
             let described = (*writing.table.relation).rd_att;
@@ -62,14 +160,9 @@ impl Inserting {
         }
     }
 
-    /// Insert a row, with a value for each column. A duplicate of a unique key is an ERROR.
-    pub fn row(&self, values: &[(Column, Arg)]) {
-        // SAFETY: the statement has been begun, and not ended.
-        unsafe { self.insert(values, pg_sys::InvalidOid) };
-    }
-
-    /// End the statement.
-    pub fn end(self) {
+    /// # Safety
+    /// Once, after everything else.
+    unsafe fn end(self) {
         let Self { writing, slot } = self;
         // SAFETY: the counterpart of `begin`.
         unsafe {
@@ -87,7 +180,7 @@ impl Inserting {
     /// Insert a row. With an `arbiter`, a unique index: None where its key is taken.
     ///
     /// # Safety
-    /// The statement has been begun, and not ended.
+    /// The statement has not been ended.
     unsafe fn insert(&self, values: &[(Column, Arg)], arbiter: pg_sys::Oid) -> Option<RowLocation> {
         let Self { writing, slot } = self;
         let (state, target, slot) = (writing.state, writing.target, *slot);

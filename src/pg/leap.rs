@@ -7,7 +7,7 @@ use pgrx::pg_sys;
 use super::allocator;
 use super::columns::Columns;
 use super::key::{Key, Value};
-use super::relation::{self, KEEP, READ};
+use super::relation::{self, READ};
 use super::scan::{Tuple, begin};
 use super::snapshot::ActiveSnapshot;
 use super::table::{Column, Index};
@@ -34,9 +34,10 @@ impl Index {
             let index = relation::open_index(self, &table);
             let slot = pg_sys::table_slot_create(table.relation, ptr::null_mut());
             let snapshot = pg_sys::GetActiveSnapshot();
-            let scan = begin(table.relation, index, snapshot, 2);
+            let scan = begin(table.relation, index.relation, snapshot, 2);
             let relation = table.relation;
-            let tuple = Tuple { slot, relation, table: self.table, attributes: table.attributes };
+            let tuple =
+                Tuple { slot, relation, table: self.table, attributes: table.attributes.clone() };
             let backward = pg_sys::ScanDirection::BackwardScanDirection;
             let mut is_at_start = true;
             let mut text: Option<String> = None;
@@ -60,8 +61,8 @@ impl Index {
             }
             pg_sys::index_endscan(scan);
             pg_sys::ExecDropSingleTupleTableSlot(slot);
-            pg_sys::index_close(index, KEEP);
-            pg_sys::table_close(table.relation, KEEP);
+            index.close();
+            table.close();
         }
     }
 }

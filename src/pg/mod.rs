@@ -20,12 +20,16 @@ mod executor;
 pub mod guard;
 mod heap_page;
 pub mod insert;
+mod kept_open;
 pub mod key;
 pub mod leap;
 pub mod lock_timeout;
+pub mod new_array;
 pub mod own_commits;
 pub mod page_watch;
 mod passed_through;
+mod plain_index;
+mod plain_insert;
 pub mod planning;
 pub mod prepared;
 pub mod raise;
@@ -48,5 +52,6 @@ pub mod table;
 #[cfg(any(test, feature = "pg_test"))]
 #[allow(clippy::expect_used, clippy::panic)]
 mod tests;
+pub mod text;
 pub mod usage;
 mod write;

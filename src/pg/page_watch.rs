@@ -14,7 +14,7 @@ use pgrx::pg_sys;
 
 use super::allocator;
 use super::heap_page::{FileName, HeapPages, RowVersion, count_pages, file_of};
-use super::relation::{self, KEEP, READ};
+use super::relation::{self, READ};
 use super::scan::Tuple;
 use super::snapshot::ActiveSnapshot;
 use super::table::Table;
@@ -58,7 +58,7 @@ pub fn is_watchable(table: &'static Table) -> bool {
         let class = &*(*opened.relation).rd_rel;
         let is_watchable = class.relam == pg_sys::HEAP_TABLE_AM_OID
             && class.relpersistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT;
-        pg_sys::table_close(opened.relation, KEEP);
+        opened.close();
         is_watchable
     }
 }
@@ -69,7 +69,7 @@ pub fn pages_of(table: &'static Table) -> usize {
     unsafe {
         let opened = relation::open(table, READ);
         let count = count_pages(&opened);
-        pg_sys::table_close(opened.relation, KEEP);
+        opened.close();
         count as usize
     }
 }
@@ -106,7 +106,7 @@ impl<R: Copy> PageWatch<R> {
             let opened = relation::open(table, READ);
             let file = file_of(&opened);
             if *self.file.get_or_insert(file) != file {
-                pg_sys::table_close(opened.relation, KEEP);
+                opened.close();
                 return Ok(false);
             }
             let reading = HeapPages::begin(table, opened);

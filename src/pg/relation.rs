@@ -12,6 +12,8 @@ use std::rc::Rc;
 
 use pgrx::{PgList, pg_sys};
 
+use super::kept_open::{InUse, RelationKey};
+use super::plain_index::{PlainIndex, null_tests, plain_indexes};
 use super::table::{Index, Table};
 use super::{catalogue, changes};
 use crate::error::Error;
@@ -27,17 +29,43 @@ pub type Attributes = Rc<[i16]>;
 
 /// An open table. It is closed by hand: on an ERROR the transaction's resource owner does it.
 pub struct Opened {
+    in_use: InUse,
     pub relation: pg_sys::Relation,
     pub attributes: Attributes,
     /// Whether writing a row runs code of the table's owner: a trigger, a constraint, a default, an
     /// index's expression, predicate or operators.
     pub runs_code: bool,
+    /// The indexes that take new rows, if a row can be put into each of them without the executor.
+    pub plain: Option<Rc<[PlainIndex]>>,
+}
+
+/// What a session has found out about a table.
+#[derive(Clone)]
+struct Known {
+    /// The count of changes before it looked.
+    before: u64,
+    attributes: Attributes,
+    runs_code: bool,
+    plain: Option<Rc<[PlainIndex]>>,
+}
+
+impl Known {
+    fn of(self, in_use: InUse) -> Opened {
+        let Self { attributes, runs_code, plain, .. } = self;
+        Opened { relation: in_use.relation, in_use, attributes, runs_code, plain }
+    }
+}
+
+impl Opened {
+    /// Close the table. Its lock is kept to the end of the transaction.
+    pub fn close(self) {
+        self.in_use.close();
+    }
 }
 
 thread_local! {
-    /// By the address of a table's name: the count of changes before the session looked at the
-    /// table, and what it found.
-    static TABLES: RefCell<AddressMap<*const c_char, (u64, Attributes, bool)>> = RefCell::default();
+    /// By the address of a table's name.
+    static TABLES: RefCell<AddressMap<*const c_char, Known>> = RefCell::default();
     /// Indexes that have been checked, with the count of changes before that.
     static INDEXES: RefCell<AddressMap<*const c_char, u64>> = RefCell::default();
 }
@@ -48,27 +76,38 @@ thread_local! {
 /// In a transaction.
 pub unsafe fn open(table: &Table, mode: i32) -> Opened {
     let name = table.name;
+    let in_use = open_or_keep(name, mode);
+    let relation = in_use.relation;
+    // Taking the lock has made the session hear of every change before it.
+    let changes = changes::count();
+    let known = TABLES.with_borrow(|known| known.get(&name.as_ptr()).cloned());
+    if let Some(known) = known.filter(|known| known.before == changes) {
+        return known.of(in_use);
+    }
+    // SAFETY: the relation is open.
+    let found = unsafe {
+        refuse_unusable(name, relation);
+        let attributes = attributes_of(table, relation);
+        let runs_code = runs_code(relation, attributes.len());
+        let plain = if runs_code { None } else { plain_indexes(relation) };
+        Known { before: changes, attributes, runs_code, plain }
+    };
+    TABLES.with_borrow_mut(|known| known.insert(name.as_ptr(), found.clone()));
+    found.of(in_use)
+}
+
+/// The table of this name: open still, or opened and locked now.
+fn open_or_keep(name: &'static CStr, mode: i32) -> InUse {
+    let key = RelationKey::Name(name.as_ptr(), mode);
+    if let Some(kept) = InUse::kept(key, changes::count()) {
+        return kept;
+    }
     // SAFETY: answers NULL for what is not there.
     let relation = unsafe { pg_sys::try_relation_open(catalogue::oid_of(name), mode) };
     if relation.is_null() {
         Error::dropped().raise();
     }
-    // Taking the lock has made the session hear of every change before it.
-    let changes = changes::count();
-    let known = TABLES.with_borrow(|known| known.get(&name.as_ptr()).cloned());
-    if let Some((_, attributes, runs_code)) = known.filter(|(before, ..)| *before == changes) {
-        return Opened { relation, attributes, runs_code };
-    }
-    // SAFETY: the relation is open.
-    let (attributes, runs_code) = unsafe {
-        refuse_unusable(name, relation);
-        let attributes = attributes_of(table, relation);
-        let runs_code = runs_code(relation, attributes.len());
-        (attributes, runs_code)
-    };
-    let found = (changes, attributes.clone(), runs_code);
-    TABLES.with_borrow_mut(|known| known.insert(name.as_ptr(), found));
-    Opened { relation, attributes, runs_code }
+    InUse::opened(key, changes::count(), relation)
 }
 
 /// An open table's attributes.
@@ -141,7 +180,7 @@ unsafe fn runs_code(relation: pg_sys::Relation, columns: usize) -> bool {
             let families =
                 std::slice::from_raw_parts((*index).rd_opfamily, form.indnkeyatts as usize);
             let computes = has(pg_sys::Anum_pg_index_indexprs)
-                || tests_more_than_null(index)
+                || null_tests(index).is_none()
                 || families.iter().any(|family| family.to_u32() >= pg_sys::FirstNormalObjectId);
             pg_sys::index_close(index, KEEP);
             computes
@@ -151,21 +190,6 @@ unsafe fn runs_code(relation: pg_sys::Relation, columns: usize) -> bool {
             || is_checked
             || described(relation).iter().filter(|one| !one.attisdropped).count() > columns
             || indexes.iter_oid().any(computes)
-    }
-}
-
-/// Whether the predicate of an index is more than a test of columns for NULL, as in ours.
-///
-/// # Safety
-/// The index is open.
-unsafe fn tests_more_than_null(index: pg_sys::Relation) -> bool {
-    // SAFETY: a list of nodes, in the current memory context.
-    unsafe {
-        let tests = PgList::<pg_sys::Node>::from_pg(pg_sys::RelationGetIndexPredicate(index));
-        !tests.iter_ptr().all(|test| {
-            pgrx::is_a(test, pg_sys::NodeTag::T_NullTest)
-                && pgrx::is_a((*test.cast::<pg_sys::NullTest>()).arg.cast(), pg_sys::NodeTag::T_Var)
-        })
     }
 }
 
@@ -201,8 +225,12 @@ unsafe fn attributes_of(table: &Table, relation: pg_sys::Relation) -> Attributes
 ///
 /// # Safety
 /// In a transaction.
-pub unsafe fn open_index(wanted: &Index, table: &Opened) -> pg_sys::Relation {
+pub unsafe fn open_index(wanted: &Index, table: &Opened) -> InUse {
     let name = wanted.name;
+    let key = RelationKey::Name(name.as_ptr(), READ);
+    if let Some(kept) = InUse::kept(key, changes::count()) {
+        return kept;
+    }
     // REINDEX CONCURRENTLY gives the name to another index, and then waits for all transactions
     // that have locked the table. A call that looked the name up before that, and opens it after,
     // looks again.
@@ -225,7 +253,7 @@ pub unsafe fn open_index(wanted: &Index, table: &Opened) -> pg_sys::Relation {
             let found = if known { None } else { fault_of(wanted, index, table) };
             let Some(found) = found else {
                 INDEXES.with_borrow_mut(|known| known.insert(name.as_ptr(), changes));
-                return index;
+                return InUse::opened(key, changes, index);
             };
             fault = found;
             pg_sys::index_close(index, READ);
@@ -302,11 +330,11 @@ unsafe fn fault_of(wanted: &Index, index: pg_sys::Relation, table: &Opened) -> O
 pub fn refuse_suppression(table: &Table) {
     // SAFETY: opened, looked at and closed.
     let can_be = unsafe {
-        let relation = open(table, READ).relation;
-        let can_be = (*relation).trigdesc.as_ref().is_some_and(|all| {
+        let table = open(table, READ);
+        let can_be = (*table.relation).trigdesc.as_ref().is_some_and(|all| {
             all.trig_insert_before_row || all.trig_update_before_row || all.trig_delete_before_row
         });
-        pg_sys::table_close(relation, KEEP);
+        table.close();
         can_be
     };
     if can_be {

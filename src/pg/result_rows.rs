@@ -61,7 +61,7 @@ unsafe impl<Row: IntoColumns> RetAbi for TableIterator<'_, Row> {
         // and the description of its rows in resultinfo, for the length of the query.
         unsafe {
             let _ballast = Ballast::hold().or_raise();
-            pg_sys::InitMaterializedSRF(fcinfo, 0);
+            pg_sys::InitMaterializedSRF(fcinfo, described_by_caller(fcinfo));
             let result = &*(*fcinfo).resultinfo.cast::<pg_sys::ReturnSetInfo>();
             refuse_other_columns::<Row>(result.setDesc);
             let scratch = Scratch::new();
@@ -78,6 +78,22 @@ unsafe impl<Row: IntoColumns> RetAbi for TableIterator<'_, Row> {
     unsafe fn move_into_fcinfo_fcx(self, _: pg_sys::FunctionCallInfo) {}
 
     unsafe fn fill_fcinfo_fcx(&self, _: pg_sys::FunctionCallInfo) {}
+}
+
+/// How InitMaterializedSRF is to learn the columns: from the executor, which has looked up how the
+/// function is declared, or, where it has not, by looking that up itself.
+///
+/// # Safety
+/// `fcinfo` is the record of a call that PostgreSQL is making.
+unsafe fn described_by_caller(fcinfo: pg_sys::FunctionCallInfo) -> u32 {
+    // SAFETY: what is no ReturnSetInfo is left to InitMaterializedSRF, which refuses it.
+    unsafe {
+        let result = (*fcinfo).resultinfo;
+        let is_known = !result.is_null()
+            && (*result).type_ == pg_sys::NodeTag::T_ReturnSetInfo
+            && !(*result.cast::<pg_sys::ReturnSetInfo>()).expectedDesc.is_null();
+        if is_known { pg_sys::MAT_SRF_USE_EXPECTED_DESC } else { 0 }
+    }
 }
 
 /// A tuple whose members are the columns of a row.

@@ -4,7 +4,7 @@ use std::ptr;
 
 use pgrx::pg_sys;
 
-use super::relation::{self, KEEP, READ, WRITE};
+use super::relation::{self, READ, WRITE};
 use super::snapshot::ActiveSnapshot;
 use super::table::{RowLocation, Table};
 use crate::error::Error;
@@ -22,10 +22,10 @@ impl Table {
         // resource owner closes it.
         unsafe {
             pg_sys::PreventCommandIfReadOnly(c"SELECT FOR NO KEY UPDATE".as_ptr());
-            let table = relation::open(self, WRITE).relation;
+            let opened = relation::open(self, WRITE);
             let mode = pg_sys::LockTupleMode::LockTupleNoKeyExclusive;
-            let is_locked = lock(table, place, mode, policy);
-            pg_sys::table_close(table, KEEP);
+            let is_locked = lock(opened.relation, place, mode, policy);
+            opened.close();
             is_locked
         }
     }
@@ -37,7 +37,8 @@ impl Table {
         let mut place = place.0;
         // SAFETY: as in `lock`. The slot keeps the row's page until it is dropped.
         unsafe {
-            let table = relation::open(self, READ).relation;
+            let opened = relation::open(self, READ);
+            let table = opened.relation;
             let slot = pg_sys::table_slot_create(table, ptr::null_mut());
             let method = &*(*table).rd_tableam;
             let snapshot = pg_sys::GetActiveSnapshot();
@@ -48,7 +49,7 @@ impl Table {
             let is_held = is_there
                 && is_held_by_another(pg_sys::ExecFetchSlotHeapTuple(slot, false, &mut is_copy));
             pg_sys::ExecDropSingleTupleTableSlot(slot);
-            pg_sys::table_close(table, KEEP);
+            opened.close();
             is_held
         }
     }

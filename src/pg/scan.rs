@@ -6,9 +6,10 @@
 //! through the functions the executor and logical replication use themselves. Everything that is
 //! not called for every message is SQL (see [`super::spi`]).
 //!
-//! Relations are opened each time, and their locks kept to the end of the transaction, as by a
-//! statement. What a session has found out about them is valid until it hears of a change, by `DROP
-//! EXTENSION` or `REINDEX CONCURRENTLY` for instance (see [`super::relation`]).
+//! Relations are opened once for each call (see [`super::kept_open`]), and their locks kept to the
+//! end of the transaction, as by a statement. What a session has found out about them is valid
+//! until it hears of a change, by `DROP EXTENSION` or `REINDEX CONCURRENTLY` for instance (see
+//! [`super::relation`]).
 
 use std::ops::ControlFlow;
 use std::ptr;
@@ -19,7 +20,7 @@ use super::allocator;
 use super::clock::{At, Moment};
 use super::columns::{Arg, Columns};
 use super::key::{Key, Value};
-use super::relation::{self, Attributes, KEEP, READ};
+use super::relation::{self, Attributes, READ};
 use super::snapshot::ActiveSnapshot;
 use super::table::{Column, Index, RowLocation, Table};
 use crate::error::Error;
@@ -257,11 +258,11 @@ impl Index {
             let mut scan_keys: Vec<pg_sys::ScanKeyData> =
                 keys.iter().map(|(column, key)| key.on(self.number_of(*column))).collect();
             let slot = pg_sys::table_slot_create(table.relation, ptr::null_mut());
-            let scan = begin(table.relation, index, snapshot, scan_keys.len() as i32);
+            let scan = begin(table.relation, index.relation, snapshot, scan_keys.len() as i32);
             let count = scan_keys.len() as i32;
             pg_sys::index_rescan(scan, scan_keys.as_mut_ptr(), count, ptr::null_mut(), 0);
             let mut broken_off = None;
-            let (relation, attributes) = (table.relation, table.attributes);
+            let (relation, attributes) = (table.relation, table.attributes.clone());
             let tuple = Tuple { slot, relation, table: self.table, attributes };
             while pg_sys::index_getnext_slot(scan, direction, slot) {
                 if let ControlFlow::Break(value) = visit(&tuple) {
@@ -273,8 +274,8 @@ impl Index {
             }
             pg_sys::index_endscan(scan);
             pg_sys::ExecDropSingleTupleTableSlot(slot);
-            pg_sys::index_close(index, KEEP);
-            pg_sys::table_close(table.relation, KEEP);
+            index.close();
+            table.close();
             broken_off
         }
     }

@@ -40,8 +40,13 @@ impl Scratch {
     }
 
     pub fn clear(&self) {
-        // SAFETY: the context is there, and no caller has kept anything that lies in it.
-        unsafe { pg_sys::MemoryContextReset(self.0) };
+        // SAFETY: the context is there, and no caller has kept anything that lies in it. PostgreSQL
+        // takes note in it of the first allocation after a reset.
+        unsafe {
+            if !(*self.0).isReset {
+                pg_sys::MemoryContextReset(self.0);
+            }
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use super::columns::{Arg, Columns};
 use super::planning::PinnedPlans;
 use super::snapshot::ActiveSnapshot;
 use super::table::Column;
-use super::{async_commit, catalogue, own_commits};
+use super::{async_commit, catalogue, kept_open, own_commits};
 use crate::error::{Error, Result};
 use crate::pg::allocator;
 use crate::pg::ballast::Ballast;
@@ -173,11 +173,13 @@ pub fn connected<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     let _plans = PinnedPlans::pin();
     let _guard = Guard::act_as(catalogue::owner());
     let _ballast = Ballast::hold()?;
+    let relations = kept_open::CallRelations::begin();
     // SAFETY: connect and finish are paired on the way that returns; an ERROR ends the connection
     // with the transaction, so a Result error, which is about to be raised, need not.
     sqlstate::keep(|| unsafe {
         pg_sys::SPI_connect();
         let value = body()?;
+        relations.end();
         pg_sys::SPI_finish();
         Ok(value)
     })

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use pgrx::pg_sys;
 
 use crate::pg::guard::pin_search_path;
+use crate::pg::kept_open::Mark;
 
 /// Run `body` in a subtransaction: kept if it returns Ok, rolled back if it returns Err. An ERROR
 /// in it rolls it back as well, and goes on to the caller's transaction: the caller's exception
@@ -54,6 +55,7 @@ pub fn undone<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
 struct Subtransaction {
     context: pg_sys::MemoryContext,
     owner: pg_sys::ResourceOwner,
+    relations: Mark,
 }
 
 impl Subtransaction {
@@ -61,8 +63,11 @@ impl Subtransaction {
         pin_search_path();
         // SAFETY: in a transaction; ended by `keep` or `undo`.
         unsafe {
-            let before =
-                Self { context: pg_sys::CurrentMemoryContext, owner: pg_sys::CurrentResourceOwner };
+            let before = Self {
+                context: pg_sys::CurrentMemoryContext,
+                owner: pg_sys::CurrentResourceOwner,
+                relations: Mark::here(),
+            };
             pg_sys::BeginInternalSubTransaction(std::ptr::null());
             pg_sys::MemoryContextSwitchTo(before.context);
             before
@@ -70,12 +75,14 @@ impl Subtransaction {
     }
 
     fn keep(&self) {
+        self.relations.close();
         // SAFETY: it is the innermost one.
         unsafe { pg_sys::ReleaseCurrentSubTransaction() };
         self.leave();
     }
 
     fn undo(&self) {
+        self.relations.forget();
         // SAFETY: it is the innermost one, also after an ERROR, which has been copied by then.
         unsafe { pg_sys::RollbackAndReleaseCurrentSubTransaction() };
         self.leave();

@@ -13,9 +13,9 @@ use pgrx::pg_sys;
 
 use super::columns::Arg;
 use super::executor::{compute_generated, init_range_table, null_of_domain};
-use super::relation::{self, KEEP, Opened, WRITE};
+use super::relation::{self, Opened, WRITE};
 use super::table::{Column, Table};
-use super::{allocator, async_commit, catalogue, guard, own_commits};
+use super::{allocator, async_commit, catalogue, guard, kept_open, own_commits};
 use crate::error::Error;
 
 /// A statement that writes rows. On an ERROR the transaction's resource owner closes what is open,
@@ -33,6 +33,25 @@ pub struct Writing {
     pub capture: *mut pg_sys::TransitionCaptureState,
 }
 
+/// Open a table to write rows of it. `tag`: the command, in the words of an error.
+///
+/// # Safety
+/// In a transaction.
+pub unsafe fn open(table: &'static Table, tag: &CStr) -> Opened {
+    allocator::check();
+    // SAFETY: raises an ERROR where nothing may be written; the tag ends in a NUL.
+    let opened = unsafe {
+        pg_sys::PreventCommandIfReadOnly(tag.as_ptr());
+        relation::open(table, WRITE)
+    };
+    async_commit::note_write(table, opened.runs_code);
+    own_commits::note_write();
+    if opened.runs_code {
+        guard::pin_search_path();
+    }
+    opened
+}
+
 impl Writing {
     /// # Safety
     /// In a transaction, with an active snapshot.
@@ -41,14 +60,21 @@ impl Writing {
         // that is allocated lives as long as the state.
         unsafe {
             allocator::check();
-            pg_sys::PreventCommandIfReadOnly(tag.as_ptr());
-            let (name, code) = (table.name, table);
-            let table = relation::open(table, WRITE);
-            async_commit::note_write(code, table.runs_code);
-            own_commits::note_write();
-            if table.runs_code {
-                guard::pin_search_path();
-            }
+            let opened = open(table, tag);
+            Self::begin_on(table, opened, command)
+        }
+    }
+
+    /// # Safety
+    /// As for [`Self::begin`]; the table has been opened by [`open`].
+    pub unsafe fn begin_on(
+        code: &'static Table,
+        table: Opened,
+        command: pg_sys::CmdType::Type,
+    ) -> Self {
+        // SAFETY: as in `begin`.
+        unsafe {
+            let name = code.name;
             let state = pg_sys::CreateExecutorState();
             let context = pg_sys::MemoryContextSwitchTo((*state).es_query_cxt);
             (*state).es_snapshot = pg_sys::GetActiveSnapshot();
@@ -83,11 +109,12 @@ impl Writing {
         // their slots; ours is not counted among them.
         unsafe {
             if !self.triggers.is_null() {
+                kept_open::close_unused();
                 pg_sys::AfterTriggerEndQuery(self.state);
             }
             pg_sys::ExecResetTupleTable((*self.state).es_tupleTable, false);
             pg_sys::FreeExecutorState(self.state);
-            pg_sys::table_close(self.table.relation, KEEP);
+            self.table.close();
         }
     }
 
@@ -98,25 +125,16 @@ impl Writing {
     /// In the state's memory context; the slot is one of the table's.
     pub unsafe fn fill(&self, slot: *mut pg_sys::TupleTableSlot, values: &[(Column, Arg)]) {
         let attributes = &self.table.attributes;
-        // SAFETY: the slot is as wide as the table, and attributes are numbered from 1 up to that.
+        // SAFETY: the slot is as wide as the table.
         unsafe {
             pg_sys::ExecClearTuple(slot);
-            let fill = |attribute: i16, value: Arg| {
-                let i = attribute as usize - 1;
-                *(*slot).tts_values.add(i) = value.unwrap_or(pg_sys::Datum::null());
-                *(*slot).tts_isnull.add(i) = value.is_none();
-            };
-            attributes.iter().for_each(|attribute| fill(*attribute, None));
-            for (column, value) in values {
-                debug_assert!(self.code.has(*column), "{:?} has no column {column:?}", self.name);
-                fill(attributes[column.place()], *value);
-            }
+            fill_known(self.code, &self.table, slot, values);
             let described = relation::described(self.table.relation);
             if described.len() > attributes.len() {
                 let added =
                     |other: &&pg_sys::FormData_pg_attribute| !attributes.contains(&other.attnum);
                 for attribute in described.iter().filter(added) {
-                    fill(attribute.attnum, self.default(attribute));
+                    put(slot, attribute.attnum, self.default(attribute));
                 }
             }
             pg_sys::ExecStoreVirtualTuple(slot);
@@ -167,7 +185,7 @@ impl Writing {
         unsafe {
             // The executor needs a range table for the message of a failed constraint only.
             if !self.table.runs_code {
-                self.need_values(slot);
+                need_values(self.name, &self.table, slot);
                 return;
             }
             if let Some(constraints) = (*(*relation).rd_att).constr.as_ref() {
@@ -182,24 +200,57 @@ impl Writing {
         }
     }
 
-    /// What ExecConstraints does for a table whose only constraints are NOT NULL. All its columns
-    /// are ours, or were dropped (see `relation::runs_code`).
-    ///
-    /// # Safety
-    /// The slot holds a row for the table.
-    unsafe fn need_values(&self, slot: *mut pg_sys::TupleTableSlot) {
-        // SAFETY: a slot has a flag for each column of its table.
-        unsafe {
-            for (at, column) in relation::described(self.table.relation).iter().enumerate() {
-                if column.attnotnull && *(*slot).tts_isnull.add(at) {
-                    let name = CStr::from_ptr(column.attname.data.as_ptr());
-                    Error::null_in(self.name, name).raise();
-                }
-            }
-        }
-    }
-
     pub fn refuse_suppression(&self) -> ! {
         Error::suppressed(&catalogue::full_name(self.name)).raise()
+    }
+}
+
+/// Put a value into the slot, in the place of an attribute.
+///
+/// # Safety
+/// The slot has the attribute, and is empty.
+unsafe fn put(slot: *mut pg_sys::TupleTableSlot, attribute: i16, value: Arg) {
+    let at = attribute as usize - 1;
+    // SAFETY: as above; attributes are numbered from 1.
+    unsafe {
+        *(*slot).tts_values.add(at) = value.unwrap_or(pg_sys::Datum::null());
+        *(*slot).tts_isnull.add(at) = value.is_none();
+    }
+}
+
+/// Put the values into the slot: NULL for a column of the code that is not named.
+///
+/// # Safety
+/// The slot is one of the table's, and empty.
+pub unsafe fn fill_known(
+    code: &Table,
+    table: &Opened,
+    slot: *mut pg_sys::TupleTableSlot,
+    values: &[(Column, Arg)],
+) {
+    // SAFETY: the slot is as wide as the table, and attributes are numbered from 1 up to that.
+    unsafe {
+        table.attributes.iter().for_each(|attribute| put(slot, *attribute, None));
+        for (column, value) in values {
+            debug_assert!(code.has(*column), "{:?} has no column {column:?}", code.name);
+            put(slot, table.attributes[column.place()], *value);
+        }
+    }
+}
+
+/// What ExecConstraints does for a table whose only constraints are NOT NULL. All its columns are
+/// ours (see `relation::runs_code`).
+///
+/// # Safety
+/// The slot holds a row for the table.
+pub unsafe fn need_values(name: &CStr, table: &Opened, slot: *mut pg_sys::TupleTableSlot) {
+    // SAFETY: a slot has a flag for each column of its table.
+    unsafe {
+        for (at, column) in relation::described(table.relation).iter().enumerate() {
+            if column.attnotnull && *(*slot).tts_isnull.add(at) {
+                let column = CStr::from_ptr(column.attname.data.as_ptr());
+                Error::null_in(name, column).raise();
+            }
+        }
     }
 }

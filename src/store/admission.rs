@@ -7,9 +7,11 @@ use pgrx::pg_sys;
 use crate::error::Result;
 use crate::pg::clock::{At, Moment};
 use crate::pg::columns::{Columns, arg};
+use crate::pg::insert::InsertingIfNew;
 use crate::pg::key::Value;
 use crate::pg::relation;
 use crate::pg::scan::{ScanEnd, Tuple};
+use crate::pg::scratch::Scratch;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::spi::Statement;
 use crate::pg::table::{Index, table};
@@ -63,9 +65,9 @@ static RENUMBER: Statement = Statement::new(
 /// The id of the message that a duplicate repeats. None: that message waits for its delay.
 pub type Original = Option<i64>;
 
-/// Remember `ids` with their message ids for the dedup window; no message id yet for a message that
-/// is pushed with a delay. Waits for an open transaction that has pushed one of them, and for
-/// nothing else. Returns the duplicates, with their originals.
+/// Remember `ids`, no two of which are equal, with their message ids for the dedup window; no
+/// message id yet for a message that is pushed with a delay. Waits for an open transaction that has
+/// pushed one of them, and for nothing else. Returns the duplicates, with their originals.
 pub fn admit(
     queue: i64,
     partition: &str,
@@ -74,12 +76,20 @@ pub fn admit(
     now: Moment,
     window: i64,
 ) -> HashMap<String, Original> {
+    let mut all: Vec<(&str, Option<i64>)> =
+        ids.iter().copied().zip(messages.iter().copied()).collect();
+    all.sort_unstable();
+    let new = insert_new(queue, partition, &all, now);
+    let (ids, messages): (Vec<&str>, Vec<Option<i64>>) = all[new..].iter().copied().unzip();
+    if ids.is_empty() {
+        return HashMap::new();
+    }
     let admitted: HashSet<String> = ADMIT
         .run(&[
             arg(queue),
             arg(partition),
-            arg(ids.to_vec()),
-            arg(messages.to_vec()),
+            arg(ids.clone()),
+            arg(messages),
             arg(At(now)),
             arg(At(now.saturating_sub(window))),
         ])
@@ -89,7 +99,7 @@ pub fn admit(
         return HashMap::new();
     }
     let originals: HashMap<String, Original> = ORIGINALS
-        .run(&[arg(queue), arg(partition), arg(ids.to_vec())])
+        .run(&[arg(queue), arg(partition), arg(ids.clone())])
         .map(|row| (row.need::<String>(c"id"), row.get(MESSAGE_ID)))
         .filter(|(id, _)| !admitted.contains(id))
         .collect();
@@ -97,6 +107,29 @@ pub fn admit(
         relation::refuse_suppression(&ADMISSIONS);
     }
     originals
+}
+
+/// Insert the first of `rows`, which are in order of the key, up to one whose key may be taken.
+/// Returns how many. The rest is for the statement that waits: so all calls still wait in the order
+/// of the key. Duplicates come in runs, and a row that gives way is a dead row, so one is enough.
+fn insert_new(queue: i64, partition: &str, rows: &[(&str, Option<i64>)], now: Moment) -> usize {
+    let Some(inserting) = InsertingIfNew::begin(&ADMISSIONS, &REMEMBERED) else { return 0 };
+    let (scratch, partition) = (Scratch::new(), arg(partition));
+    let is_new = |(id, message): &(&str, Option<i64>)| {
+        pgrx::check_for_interrupts!();
+        scratch.run(|| {
+            inserting.row(&[
+                (QUEUE_ID, arg(queue)),
+                (PARTITION, partition),
+                (TRANSACTION_ID, arg(*id)),
+                (MESSAGE_ID, message.and_then(arg)),
+                (ADMITTED_AT, arg(At(now))),
+            ])
+        })
+    };
+    let new = rows.iter().take_while(|row| is_new(row)).count();
+    inserting.end();
+    new
 }
 
 /// Write the message ids that these ids got in the end. This transaction has admitted them.

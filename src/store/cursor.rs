@@ -9,10 +9,12 @@ use queen_engine::cursor::{Cursor, Start};
 use super::located::Located;
 use super::{locks, progress, signed, unsigned};
 use crate::error::{Error, Result};
+use crate::pg::changes;
 use crate::pg::columns::{Columns, arg};
 use crate::pg::key::{Key, Value};
 use crate::pg::scan::{ScanEnd, Tuple};
 use crate::pg::sequence;
+use crate::pg::session_cache::SessionCache;
 use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::pg::spi::{SqlRow, Statement};
 use crate::pg::table::{Index, RowLocation, table};
@@ -197,9 +199,26 @@ fn exists(group: i64, partition: &str) -> Result<bool> {
     })
 }
 
-/// The partition of the cursor of this id; None if there is no such cursor.
+thread_local! {
+    /// Partitions by the ids of their cursors, each with the count of changes before it was read.
+    /// The row of a cursor is never updated, and no other gets its id, but where the extension is
+    /// created anew.
+    static PARTITIONS: SessionCache<i64, (u64, String)> = SessionCache::of(1024);
+}
+
+/// The partition of the cursor of this id; None if there is no such cursor. One that is gone since
+/// may have a partition still: nothing is found there for it.
 pub(super) fn partition_of(id: i64, under: &ActiveSnapshot) -> Option<String> {
-    BY_ID.end(&[Value::Int(id)], ScanEnd::Start, under, |row| row.need(PARTITION))
+    let changes = changes::count();
+    let known = PARTITIONS.with(|known| {
+        known.change(&id, |(before, name)| (*before == changes).then(|| name.clone())).flatten()
+    });
+    known.or_else(|| {
+        let read = |row: &Tuple| row.need::<String>(PARTITION);
+        let name = BY_ID.end(&[Value::Int(id)], ScanEnd::Start, under, read)?;
+        PARTITIONS.with(|known| known.keep(id, (changes, name.clone())));
+        Some(name)
+    })
 }
 
 /// Group, partition and location of the cursor of this id.

@@ -7,12 +7,12 @@ use pgrx::pg_sys;
 use queen_engine::codec::encode;
 use queen_engine::discovery::Discovery;
 
-use super::{claim, cursor_or_claim, decode, locks, progress, signed, unsigned};
+use super::{claim, cursor_or_claim, decode, locks, newest, progress, signed, unsigned};
 use crate::error::Result;
 use crate::pg::clock::{Moment, SECOND};
 use crate::pg::columns::{Columns, arg};
 use crate::pg::key::{Key, Value};
-use crate::pg::scan::{ScanEnd, Tuple};
+use crate::pg::scan::Tuple;
 use crate::pg::sequence;
 use crate::pg::session_cache::SessionCache;
 use crate::pg::snapshot::ActiveSnapshot;
@@ -33,7 +33,7 @@ pub(super) static STATES: Index =
 /// The newest state of the group's search and its revision; None if the group has never searched.
 pub fn newest(group: i64, under: &ActiveSnapshot) -> Result<Option<(i64, Discovery)>> {
     let read = |row: &Tuple| (row.need::<i64>(REVISION), read(row.need(STATE)));
-    match STATES.end(&[Value::Int(group)], ScanEnd::End, under, read) {
+    match newest::newest(&STATES, group, under, read) {
         None => Ok(None),
         Some((revision, state)) => Ok(Some((revision, state?))),
     }

@@ -16,6 +16,7 @@ pub mod located;
 pub mod locks;
 pub mod long_walk;
 pub mod marker;
+mod newest;
 mod numeric;
 mod options;
 mod pass;

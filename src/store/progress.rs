@@ -12,7 +12,7 @@ use queen_engine::receipt::EndedLease;
 use super::identity::Identity;
 use super::located::Located;
 use super::receipt::{ClaimReceipts, StoredReceipts};
-use super::{decode, receipt, seen_snapshot, signed, unsigned};
+use super::{decode, newest, receipt, seen_snapshot, signed, unsigned};
 use crate::error::Result;
 use crate::pg::clock::{self, At, Moment};
 use crate::pg::columns::{Arg, Columns, arg};
@@ -58,7 +58,7 @@ pub(super) fn newest(
     under: &ActiveSnapshot,
 ) -> Result<(i64, bool, Cursor)> {
     let read = |row: &Tuple| (need_revision(row), row.is_own(), state_in(row));
-    match REVISIONS.end(&[Value::Int(id)], ScanEnd::End, under, read) {
+    match newest::newest(&REVISIONS, id, under, read) {
         Some((revision, is_own, cursor)) => Ok((revision, is_own, cursor?)),
         None => Ok((0, false, first())),
     }
@@ -81,16 +81,14 @@ pub(super) fn state_in(row: &Tuple) -> Result<Cursor> {
 /// The newest revision at this moment, also in REPEATABLE READ; 0 if there is none.
 pub(super) fn latest_revision(cursor: u64) -> Result<i64> {
     ActiveSnapshot::latest_snapshot(|under| {
-        let key = [Value::Int(signed(cursor))];
-        Ok(REVISIONS.end(&key, ScanEnd::End, under, need_revision).unwrap_or(0))
+        Ok(newest::newest(&REVISIONS, signed(cursor), under, need_revision).unwrap_or(0))
     })
 }
 
 /// Whether the snapshot shows no newer revision than this one. Good enough for a hint; a
 /// transaction that writes asks [`latest_revision`] under the lock.
 pub(super) fn is_newest(cursor: i64, revision: i64, under: &ActiveSnapshot) -> bool {
-    let newest = REVISIONS.end(&[Value::Int(cursor)], ScanEnd::End, under, need_revision);
-    newest.is_none_or(|newest| newest <= revision)
+    !newest::is_any_above(&REVISIONS, cursor, revision, under)
 }
 
 /// How consumers that search for work learn of a new state.

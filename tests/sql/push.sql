@@ -119,3 +119,37 @@ SELECT pg_sleep(0.02);
 SELECT status FROM queen_push('soon', '9', transaction_id => 'w');
 SELECT pg_sleep(0.05);
 SELECT array_agg(payload ORDER BY payload) FROM queen_pop('soon', 'all', batch => 10, subscription_mode => 'all', wait => '5 s');
+
+-- A large message is compressed by lz4 where the server has it. Messages that share a segment are
+-- stored as they are: the segment fits into a page.
+SELECT status FROM queen_push('packed', jsonb_build_array(repeat('a', 20000)), headers => '{"h": 1}');
+SELECT count(*) FROM queen_push_batch('packed', array_fill(jsonb_build_array(repeat('a', 2000)), ARRAY[3]));
+SELECT n, pg_column_compression(payloads) = CASE WHEN 'lz4' = ANY (enumvals) THEN 'lz4' ELSE 'pglz' END AS is_packed
+FROM queen_mq.segment s JOIN queen_mq.queue q ON q.id = s.queue_id AND q.name = 'packed',
+     pg_settings
+WHERE pg_settings.name = 'default_toast_compression' ORDER BY s.id;
+SELECT length(payload ->> 0) FROM queen_pop('packed', batch => 9, subscription_mode => 'all');
+
+-- However an array comes, its elements are the payloads: with other bounds, expanded by PL/pgSQL, of
+-- a domain, from a table, packed.
+CREATE DOMAIN orders AS jsonb[];
+CREATE TEMPORARY TABLE given (a jsonb[], ids text[]);
+INSERT INTO given VALUES ('[7:9]={1,2,"[3]"}', '[0:2]={x,NULL,z}');
+INSERT INTO given SELECT array_agg(to_jsonb(repeat('b', 9000 + n))), NULL FROM generate_series(1, 9) AS n;
+SELECT count(*), count(DISTINCT message_id) FROM given, queen_push_batch('arrays', a, transaction_ids => ids);
+SELECT count(*) FROM queen_push_batch('arrays', '{4,5}'::orders);
+DO $$
+DECLARE
+    a jsonb[];
+    ids text[] := '{}';
+BEGIN
+    FOR n IN 6..8 LOOP
+        a[n] := to_jsonb(n);
+        ids[n] := CASE WHEN n <> 7 THEN 'id-' || n END;
+    END LOOP;
+    PERFORM queen_push_batch('arrays', a, transaction_ids => ids, headers => a);
+END
+$$;
+SELECT CASE WHEN length(payload::text) > 100 THEN length(payload::text)::text ELSE payload::text END AS payload,
+       CASE WHEN transaction_id LIKE 'msg-%' THEN 'derived' ELSE transaction_id END AS transaction_id, headers
+FROM queen_pop('arrays', batch => 100, subscription_mode => 'all');

@@ -158,3 +158,17 @@ SELECT queen_settle(:'lease', jsonb_build_array(
     jsonb_build_object('messageId', :first, 'status', 'retry', 'delayMs', 1),
     jsonb_build_object('messageId', :first, 'status', 'retry', 'delayMs', 2)));
 SELECT queen_tx_commit('[{"type": "push", "queue": "each", "payload": 1, "delayMs": 1}]');
+
+-- What this session has met of a cursor may be rolled back: then the state before counts again.
+SELECT count(*) FROM queen_push_batch('rolled', '{1,2,3}');
+BEGIN;
+SELECT payload, lease_id FROM queen_pop('rolled', 'g', subscription_mode => 'all') \gset first_
+SAVEPOINT before;
+SELECT settled FROM queen_ack(:'first_lease_id');
+SELECT payload, lease_id FROM queen_pop('rolled', 'g') \gset second_
+SELECT :'second_payload' AS second, settled FROM queen_ack(:'second_lease_id');
+ROLLBACK TO before;
+SELECT count(*) AS leased FROM queen_pop('rolled', 'g');
+SELECT :'first_payload' AS first, settled FROM queen_ack(:'first_lease_id');
+SELECT payload FROM queen_pop('rolled', 'g');
+COMMIT;

@@ -20,6 +20,11 @@ pub const SEGMENT_CAPACITY: usize = 28;
 
 const CAPACITY: u64 = SEGMENT_CAPACITY as u64;
 
+const PREFIX: &[u8] = b"msg-";
+
+/// Bytes of the longest `transaction_id` that is derived from an id: the prefix and 20 digits.
+pub const DERIVED_MAX: usize = PREFIX.len() + 20;
+
 /// The highest id that a segment can have.
 pub const LAST_SEGMENT: u64 = (1 << 53) / CAPACITY - 1;
 
@@ -58,7 +63,23 @@ impl MessageId {
 
     /// The `transaction_id` that is shown for a message that was pushed without one.
     pub fn derived_transaction_id(self) -> String {
-        format!("msg-{}", self.0)
+        self.derived_in(&mut [0; DERIVED_MAX]).to_owned()
+    }
+
+    /// That `transaction_id`, written into `room`: rows of a result need no text of their own.
+    pub fn derived_in(self, room: &mut [u8; DERIVED_MAX]) -> &str {
+        let (mut at, mut rest) = (DERIVED_MAX, self.0);
+        loop {
+            at -= 1;
+            room[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        at -= PREFIX.len();
+        room[at..at + PREFIX.len()].copy_from_slice(PREFIX);
+        std::str::from_utf8(&room[at..]).unwrap_or_default()
     }
 }
 
@@ -313,6 +334,9 @@ mod tests {
         assert_eq!((id.segment(), id.index()), (12_345, 27));
         assert_eq!(id.to_sql(), 12_345 * 28 + 27);
         assert_eq!(id.derived_transaction_id(), "msg-345687");
+        assert_eq!(MessageId::from_sql(0).derived_transaction_id(), "msg-0");
+        let longest = MessageId::from_sql(-1).derived_transaction_id();
+        assert_eq!((longest.as_str(), longest.len()), ("msg-18446744073709551615", DERIVED_MAX));
     }
 
     #[test]

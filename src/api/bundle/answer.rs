@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use queen_engine::message::DERIVED_MAX;
 use serde::Serialize;
 
 use crate::api::timer::status;
@@ -148,7 +149,7 @@ fn answer(index: usize, result: OperationResult) -> Result<Json> {
             queue: &message.to.queue,
             partition: &message.to.partition,
             message_id: pushed.message,
-            transaction_id: &pushed.transaction_id,
+            transaction_id: pushed.transaction_id(&mut [0; DERIVED_MAX]),
             status: pushed.status.name(),
         }),
         OperationResult::Written { write, outcome } => json(WriteAnswer {

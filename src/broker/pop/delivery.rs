@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::pg::clock::Moment;
 use crate::pg::datum::Jsonb;
 use crate::pg::scratch::Scratch;
+use crate::pg::text::{Text, TextRoom};
 use crate::store::segment::{Contents, Unpacked};
 
 /// A delivered message.
@@ -32,16 +33,17 @@ pub struct Delivery {
 pub struct Unpacking {
     scratch: Scratch,
     open: Option<(u64, Unpacked)>,
+    /// For a transaction_id that is derived.
+    room: TextRoom,
 }
 
 impl Unpacking {
     pub fn new() -> Self {
-        Self { scratch: Scratch::new(), open: None }
+        Self { scratch: Scratch::new(), open: None, room: TextRoom::default() }
     }
 
-    /// The transaction_id, the payload and the headers of a message. They live until the next call
-    /// for a message of another segment.
-    pub fn message(&mut self, of: &Delivery) -> Result<(String, Jsonb, Option<Jsonb>)> {
+    /// The transaction_id, the payload and the headers of a message. They live until the next call.
+    pub fn message(&mut self, of: &Delivery) -> Result<(Text, Jsonb, Option<Jsonb>)> {
         let segment = of.message.segment();
         let open = match self.open.take() {
             Some((id, unpacked)) if id == segment => unpacked,
@@ -51,7 +53,8 @@ impl Unpacking {
             }
         };
         let index = of.message.index();
-        let given = (open.names.of(of.message), open.payload(index)?, open.headers(index));
+        let name = open.names.text_of(of.message, &mut self.room);
+        let given = (name, open.payload(index)?, open.headers(index));
         self.open = Some((segment, open));
         Ok(given)
     }

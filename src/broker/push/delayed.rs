@@ -34,7 +34,7 @@ pub fn push_later(message: &Message, delay: i64) -> Result<Pushed> {
     let now = clock::now();
     let partition = &message.to.partition;
     let random_id = || format!("delayed-{:016x}{:016x}", random(), random());
-    let transaction_id = message.transaction_id.clone().unwrap_or_else(random_id);
+    let transaction_id = message.transaction_id.clone().unwrap_or_else(|| random_id().into());
     max_depth::admit(&queue, partition, &[message])?;
     if let Some(original) = admit(&queue, message, now) {
         return Ok(Pushed::duplicate_of(original, transaction_id));
@@ -123,7 +123,7 @@ fn deliver_in(queue: &Queue, partition: &str, held: Vec<Due>) -> Result<usize> {
                 was_admitted: due.key.starts_with(MADE_UP),
                 to: to.clone(),
                 payload: due.payload,
-                transaction_id: Some(due.transaction_id),
+                transaction_id: Some(due.transaction_id.into()),
                 headers: due.headers,
             });
         }

@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use queen_engine::message::{DERIVED_MAX, MessageId};
+
 use crate::pg::datum::Jsonb;
 
 /// A queue and a partition, by their names.
@@ -17,7 +19,7 @@ pub struct Message {
     pub to: Destination,
     pub payload: Jsonb,
     /// None: derived from the message's id.
-    pub transaction_id: Option<String>,
+    pub transaction_id: Option<Rc<str>>,
     pub headers: Option<Jsonb>,
     /// It comes from the table of timers, and its transaction_id was admitted when it was put
     /// there.
@@ -30,7 +32,8 @@ pub struct Pushed {
     /// The id of the message, or of the original that it duplicates. None: it is not in the log
     /// yet.
     pub message: Option<i64>,
-    pub transaction_id: String,
+    /// None: derived from the message's id.
+    pub given_id: Option<Rc<str>>,
     pub status: PushStatus,
     /// It duplicates a message that an earlier call pushed.
     pub was_stored_before: bool,
@@ -47,6 +50,8 @@ pub enum PushStatus {
 }
 
 impl PushStatus {
+    pub const COUNT: usize = 3;
+
     /// What a user is told.
     pub fn name(self) -> &'static str {
         match self {
@@ -59,14 +64,22 @@ impl PushStatus {
 
 impl Pushed {
     /// In the table of timers.
-    pub fn scheduled(transaction_id: String) -> Self {
-        let status = PushStatus::Scheduled;
-        Self { message: None, transaction_id, status, was_stored_before: false }
+    pub fn scheduled(transaction_id: Rc<str>) -> Self {
+        let (given_id, status) = (Some(transaction_id), PushStatus::Scheduled);
+        Self { message: None, given_id, status, was_stored_before: false }
     }
 
     /// Not stored. `message`: the id of the original, if that is in the log.
-    pub fn duplicate_of(message: Option<i64>, transaction_id: String) -> Self {
-        let status = PushStatus::Duplicate;
-        Self { message, transaction_id, status, was_stored_before: true }
+    pub fn duplicate_of(message: Option<i64>, transaction_id: Rc<str>) -> Self {
+        let (given_id, status) = (Some(transaction_id), PushStatus::Duplicate);
+        Self { message, given_id, status, was_stored_before: true }
+    }
+
+    /// Its transaction_id; `room` is for one that is derived.
+    pub fn transaction_id<'a>(&'a self, room: &'a mut [u8; DERIVED_MAX]) -> &'a str {
+        match &self.given_id {
+            Some(given) => given,
+            None => MessageId::from_sql(self.message.unwrap_or(0)).derived_in(room),
+        }
     }
 }

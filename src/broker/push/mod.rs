@@ -18,8 +18,9 @@ mod message;
 mod segmenting;
 
 use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
 
-pub use message::{Destination, Message, Pushed};
+pub use message::{Destination, Message, PushStatus, Pushed};
 
 use crate::broker::push::segmenting::push_to_partition;
 use crate::broker::queue::find_or_auto_create;
@@ -34,8 +35,13 @@ const ON_ITS_WAY: usize = 600;
 /// order. QN020 where a queue is full; 42704 for a queue that is not there and may not be created.
 pub fn push(messages: &[&Message]) -> Result<Vec<Pushed>> {
     let ids = messages.iter().filter_map(|message| message.transaction_id.as_ref());
-    let ids: usize = ids.map(String::len).sum();
+    let ids: usize = ids.map(|id| id.len()).sum();
     allocator::ensure(messages.len() * ON_ITS_WAY + 3 * ids)?;
+    if let Some(to) = only_destination(messages) {
+        let queue = find_or_auto_create(&to.queue)?;
+        max_depth::admit(&queue, &to.partition, messages)?;
+        return push_to_partition(&queue, &to.partition, messages);
+    }
     let mut places: BTreeMap<&Destination, Vec<usize>> = BTreeMap::new();
     for (at, message) in messages.iter().enumerate() {
         places.entry(&message.to).or_default().push(at);
@@ -56,4 +62,14 @@ pub fn push(messages: &[&Message]) -> Result<Vec<Pushed>> {
         queues.insert(name, queue);
     }
     Ok(pushed.into_iter().flatten().collect())
+}
+
+/// Where all messages go; None if there are several destinations, or no message.
+fn only_destination<'a>(messages: &[&'a Message]) -> Option<&'a Destination> {
+    let to = &messages.first()?.to;
+    let is_there = |other: &Destination| {
+        let is_one = |a: &Rc<str>, b: &Rc<str>| Rc::ptr_eq(a, b) || a == b;
+        is_one(&other.queue, &to.queue) && is_one(&other.partition, &to.partition)
+    };
+    messages.iter().all(|message| is_there(&message.to)).then_some(to)
 }

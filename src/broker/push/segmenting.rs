@@ -52,7 +52,7 @@ pub fn push_to_partition(
             id: batch.drawn.get(place).copied(),
             xid,
             created_at: now,
-            payloads: members.iter().map(|i| of(i).payload).collect(),
+            payloads: members.iter().map(|i| Some(of(i).payload)).collect(),
             transaction_ids: ids.clone().any(|id| id.is_some()).then(|| ids.collect()),
             headers: headers.clone().any(|h| h.is_some()).then(|| headers.collect()),
             only_group: None,
@@ -214,11 +214,11 @@ impl<'a> PushBatch<'a> {
             .map(|at| {
                 let first = self.twin[at].unwrap_or(at);
                 let own = self.ids[first].unwrap_or(MessageId::new(0, 0));
-                let given = self.messages[at].transaction_id.clone();
                 let original = self.original[first];
                 Pushed {
                     message: original.unwrap_or(Some(own.to_sql())),
-                    transaction_id: given.unwrap_or_else(|| own.derived_transaction_id()),
+                    // A message without one duplicates no other, so its own id tells it.
+                    given_id: self.messages[at].transaction_id.clone(),
                     status: match first != at || original.is_some() {
                         true => PushStatus::Duplicate,
                         false => PushStatus::Queued,

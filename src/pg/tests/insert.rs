@@ -165,6 +165,42 @@ mod tests {
         assert_eq!(value(by_index), "11");
     }
 
+    /// An index whose predicate is left out of the plan shows all that it has.
+    #[pg_test]
+    fn indexes_that_test_for_null_have_the_rows_that_they_should_have() {
+        set_up("insert_null_tests", TABLES, DDL);
+        run("CREATE INDEX with_body ON item (id) WHERE body IS NOT NULL;
+             CREATE UNIQUE INDEX no_body ON item (id) INCLUDE (body) WHERE body IS NULL;
+             CREATE INDEX never ON item (id) WHERE body IS NULL AND id IS NULL;
+             ALTER TABLE item DROP CONSTRAINT item_pkey");
+        insert(1, Some("one"));
+        insert(2, None);
+        insert(3, Some("three"));
+        fails(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, 2, None);
+        run("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off");
+        let of = |test: &str| {
+            value(&format!("SELECT array_agg(id ORDER BY id) FROM item WHERE body IS {test}"))
+        };
+        assert_eq!((of("NOT NULL"), of("NULL")), ("{1,3}".to_owned(), "{2}".to_owned()));
+        let size = "SELECT pg_relation_size('never') = 8192";
+        assert_eq!(value(size), "true");
+    }
+
+    #[pg_test]
+    fn indexes_that_are_no_b_trees_are_filled() {
+        set_up("insert_methods", TABLES, DDL);
+        run("CREATE INDEX hashed ON item USING hash (body)");
+        insert(1, Some("one"));
+        insert(2, Some("two"));
+        run("SET LOCAL enable_seqscan = off");
+        assert_eq!(value("SELECT id FROM item WHERE body = 'two'"), "2");
+        run("CREATE INDEX words ON item USING gin (to_tsvector('simple', body))");
+        insert(3, Some("three four"));
+        let found = "SELECT id FROM item
+            WHERE to_tsvector('simple', body) @@ to_tsquery('simple', 'four')";
+        assert_eq!(value(found), "3");
+    }
+
     #[pg_test]
     fn a_constraint_that_is_deferred_to_the_commit_is_refused_under_a_guard() {
         set_up("insert_deferred", TABLES, DDL);

@@ -30,6 +30,7 @@ use crate::pg::clock::{At, Moment};
 use crate::pg::columns::arg;
 use crate::pg::datum::Jsonb;
 use crate::pg::insert::Inserting;
+use crate::pg::new_array::array;
 use crate::pg::scratch::Scratch;
 use crate::pg::sequence;
 use crate::pg::snapshot::ActiveSnapshot;
@@ -76,7 +77,8 @@ pub struct NewSegment<'a> {
     pub id: Option<u64>,
     pub xid: u64,
     pub created_at: Moment,
-    pub payloads: Vec<Jsonb>,
+    /// One for each message.
+    pub payloads: Vec<Option<Jsonb>>,
     pub transaction_ids: Option<Vec<Option<&'a str>>>,
     pub headers: Option<Vec<Option<Jsonb>>>,
     /// The message is for this group alone: a dead letter that was replayed.
@@ -113,9 +115,9 @@ impl Appending {
                 (CREATED_AT, arg(At(segment.created_at))),
                 (N, arg(segment.payloads.len() as i16)),
                 (PARTITION, arg(segment.partition)),
-                (PAYLOADS, arg(segment.payloads)),
-                (TRANSACTION_IDS, segment.transaction_ids.and_then(arg)),
-                (HEADERS, segment.headers.and_then(arg)),
+                (PAYLOADS, array(&segment.payloads)),
+                (TRANSACTION_IDS, segment.transaction_ids.and_then(|ids| array(&ids))),
+                (HEADERS, segment.headers.and_then(|headers| array(&headers))),
                 (ONLY_GROUP, segment.only_group.and_then(arg)),
             ]);
         });

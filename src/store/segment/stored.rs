@@ -1,7 +1,7 @@
 //! Segments as they were read from the log, and their messages.
 
 use pgrx::FromDatum;
-use queen_engine::message::MessageId;
+use queen_engine::message::{DERIVED_MAX, MessageId};
 use queen_engine::pop::FoundSegment;
 
 use crate::error::{Error, Result};
@@ -9,6 +9,7 @@ use crate::pg::arrays::{Array, Elements, JsonbArray, TextArray};
 use crate::pg::clock::Moment;
 use crate::pg::datum::Jsonb;
 use crate::pg::scan::StoredValue;
+use crate::pg::text::{Text, TextRoom};
 
 /// A segment that was read from the log. Its contents are still packed as they lie in the table.
 #[derive(Clone, Copy)]
@@ -103,6 +104,12 @@ impl TransactionIds {
         given
             .and_then(|datum| unsafe { String::from_datum(datum, false) })
             .unwrap_or_else(|| message.derived_transaction_id())
+    }
+
+    /// That of one message, for a row of a result; `room` is for one that is derived.
+    pub fn text_of(&self, message: MessageId, room: &mut TextRoom) -> Text {
+        let given = self.0.get(usize::from(message.index())).map(Text::new);
+        given.unwrap_or_else(|| room.hold(message.derived_in(&mut [0; DERIVED_MAX])))
     }
 }
 
