@@ -35,6 +35,7 @@ use crate::pg::result_rows::TableIterator;
 ///
 /// Transaction: takes effect when the caller commits. Waits for a transaction that is settling
 /// the same lease.
+#[allow(clippy::too_many_arguments)]
 #[pg_extern]
 fn queen_ack(
     call: Call,
