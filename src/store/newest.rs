@@ -25,7 +25,7 @@ struct Met {
     revision: i64,
 }
 
-/// How many revisions a session remembers. Those whose ids are equal modulo this share a place.
+/// How many revisions a session remembers. Neighbouring ids of one index have places of their own.
 const PLACES: usize = 1024;
 
 thread_local! {
@@ -33,20 +33,21 @@ thread_local! {
     static MET: RefCell<Vec<Met>> = const { RefCell::new(Vec::new()) };
 }
 
-fn place(id: i64) -> usize {
-    id.rem_euclid(PLACES as i64) as usize
+fn place(index: &'static Index, id: i64) -> usize {
+    let address = ptr::from_ref(index) as usize / size_of::<Index>();
+    (id as usize).wrapping_add(address) % PLACES
 }
 
 /// The revision that was met last; 0: none is remembered.
 fn met(index: &'static Index, id: i64) -> i64 {
-    let remembered = MET.with_borrow(|all| all.get(place(id)).copied());
+    let remembered = MET.with_borrow(|all| all.get(place(index, id)).copied());
     remembered.filter(|met| ptr::eq(met.index, index) && met.id == id).map_or(0, |met| met.revision)
 }
 
 fn remember(index: &'static Index, id: i64, revision: i64) {
     MET.with_borrow_mut(|all| {
         all.resize(PLACES, Met { index: ptr::null(), id: 0, revision: 0 });
-        all[place(id)] = Met { index, id, revision };
+        all[place(index, id)] = Met { index, id, revision };
     });
 }
 
