@@ -192,8 +192,8 @@ async fn a_database_whose_worker_has_come_before_the_extension_is_not_forgotten(
         sessions.push(Session::open(cluster.config().dbname(format!("d{number}"))).await?);
     }
     for session in &sessions {
-        // The worker comes meanwhile, does not see the extension, and is soon asked to leave for the
-        // next database.
+        // The worker comes meanwhile, does not see the extension, and is soon asked to leave for
+        // the next database.
         session.run("BEGIN; CREATE EXTENSION queen_mq; SELECT pg_sleep(0.1); COMMIT").await?;
         session.run("SELECT queen_schedule('q', 'k', '1', delay => '3 s')").await?;
     }
