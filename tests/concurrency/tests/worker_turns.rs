@@ -185,12 +185,17 @@ async fn workers_that_end_and_databases_that_go_are_made_good_for() -> Result<()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_whose_worker_has_come_before_the_extension_is_not_forgotten() -> Result<()> {
     let cluster = Cluster::start_with(&format!("{SERVE_ALL}\nqueen_mq.max_workers = 1"))?;
+    let maintenance = Session::open(&cluster.config()).await?;
     let mut sessions = Vec::new();
     for number in 0..8 {
-        let session = database(&cluster, &format!("d{number}")).await?;
-        // Its worker is there, has not seen the extension, and is asked to leave for the next one.
-        session.run("SELECT queen_schedule('q', 'k', '1', delay => '10 ms')").await?;
-        sessions.push(session);
+        maintenance.run(&format!("CREATE DATABASE d{number}")).await?;
+        sessions.push(Session::open(cluster.config().dbname(format!("d{number}"))).await?);
+    }
+    for session in &sessions {
+        // The worker comes meanwhile, does not see the extension, and is soon asked to leave for
+        // the next database.
+        session.run("BEGIN; CREATE EXTENSION queen_mq; SELECT pg_sleep(0.1); COMMIT").await?;
+        session.run("SELECT queen_schedule('q', 'k', '1', delay => '3 s')").await?;
     }
     // No function is called any more.
     count(&sessions, "SELECT count(*) FROM queen_mq.timer", 0).await?;
