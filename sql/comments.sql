@@ -36,8 +36,10 @@ COMMENT ON FUNCTION @extschema@.queen_dead_letter_purge(text, text, interval) IS
     'Delete dead letters of a queue: of one group or of all, of any age or older than an interval. Returns how many.';
 COMMENT ON FUNCTION @extschema@.queen_schedule(text, text, jsonb, interval, timestamptz, text, text, jsonb) IS
     'Schedule a message that enters the log later. A timer of this key is replaced.';
+COMMENT ON FUNCTION @extschema@.queen_every(text, text, text, jsonb, text, jsonb, text) IS
+    'Push a message over and over, by a cron expression or at an interval. A timer of this key is replaced.';
 COMMENT ON FUNCTION @extschema@.queen_cancel(text, text) IS
-    'Cancel a timer. Returns false if there is none.';
+    'Cancel a timer, or end a recurring message. Returns false if there is none.';
 COMMENT ON FUNCTION @extschema@.queen_metrics() IS
     'Figures of every queue and every consumer group, a row for each';
 COMMENT ON FUNCTION @extschema@.queen_prometheus() IS

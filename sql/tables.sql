@@ -225,7 +225,8 @@ CREATE TABLE queen_mq.tally (
         toast_tuple_target = 8160);
 COMMENT ON TABLE queen_mq.tally IS 'How many messages have arrived in each queue. The newest row of each queue counts.';
 
--- Messages that enter the log later.
+-- Messages that enter the log later: once, or over and over. A message that recurs keeps its row. With
+-- each occurrence, the row gets the moment and the transaction_id of the next one.
 CREATE TABLE queen_mq.timer (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_id bigint NOT NULL,
@@ -237,9 +238,16 @@ CREATE TABLE queen_mq.timer (
     deliver_at timestamptz NOT NULL,
     payload jsonb NOT NULL,
     headers jsonb,
+    -- The schedule of a message that recurs, as the user wrote it. NULL: it enters the log once.
+    schedule text,
+    time_zone text,
+    -- If the schedule is an interval, its value. NULL: it is a cron expression.
+    every interval,
+    -- The moment of the occurrence that has entered the log last.
+    last_at timestamptz,
     CONSTRAINT timer_once UNIQUE (queue_id, timer_key)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
-COMMENT ON TABLE queen_mq.timer IS 'Messages that enter the log later: timers, and pushes with a delay';
+COMMENT ON TABLE queen_mq.timer IS 'Messages that enter the log later: timers, recurring messages, and pushes with a delay';
 CREATE INDEX timer_due ON queen_mq.timer (queue_id, deliver_at, id);
 
 -- Segments that are for one group alone, as segment.only_group says. They do not count as pending for

@@ -65,6 +65,7 @@ pgrx::extension_sql_file!(
         api::dead_letter::queen_dead_letter_replay,
         api::dead_letter::queen_dead_letter_purge,
         api::timer::queen_schedule,
+        api::timer::queen_every,
         api::timer::queen_cancel,
         api::watch::queen_metrics,
         api::watch::queen_prometheus,

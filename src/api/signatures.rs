@@ -57,6 +57,7 @@ pub static SIGNATURES: &[Signature] = &[
     of("queen_dead_letter_purge", &[TEXT, TEXT, INTERVAL], &[INT8]),
     of("queen_dead_letter_replay", &[INT8], &[INT8, TEXT]),
     of("queen_delete_queue", &[TEXT], &[INT8]),
+    of("queen_every", &[TEXT, TEXT, TEXT, JSONB, TEXT, JSONB, TEXT], &[TEXT, TIMESTAMPTZ]),
     of("queen_extend", &[UUID, INTERVAL], &[TIMESTAMPTZ]),
     of("queen_kv_check", &[TEXT, TEXT, INT8, BOOL], &[BOOL, JSONB, INT8, TEXT]),
     of("queen_kv_delete", &[TEXT, TEXT, INT8, BOOL], &[BOOL, JSONB, INT8, TEXT]),

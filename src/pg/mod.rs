@@ -43,4 +43,5 @@ pub mod table;
 #[cfg(any(test, feature = "pg_test"))]
 #[allow(clippy::expect_used, clippy::panic)]
 mod tests;
+pub mod time_zone;
 mod write;

@@ -24,6 +24,7 @@
 //!   message.
 //! - **Discovery** is how a group finds partitions with something to deliver ([`discovery`]), and
 //!   the **tally** of a queue is how many messages it has taken in ([`tally`]).
+//! - A **schedule** says when the occurrences of a recurring message are ([`schedule`]).
 //! - A **marker** is a value under a name, with an expiry. It belongs to no queue ([`kv`]).
 //!
 //! Cursors, receipts, discoveries and tallies are stored as bytes ([`codec`]).
@@ -39,5 +40,6 @@ pub mod message;
 pub mod names;
 pub mod pop;
 pub mod receipt;
+pub mod schedule;
 pub mod settle;
 pub mod tally;

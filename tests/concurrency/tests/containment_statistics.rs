@@ -161,6 +161,7 @@ const CASES: &[Case] = &[
     ),
     Case("purge dead letters", "", "queen_dead_letter_purge('q', 'other')"),
     Case("schedule", "", "queen_schedule('q', 'timer', '{}', delay => '1 hour')"),
+    Case("every", "", "queen_every('q', 'timer', '@daily', '{}')"),
     Case("cancel", "", "queen_cancel('q', 'timer')"),
     Case("kv_get", "", "queen_kv_get('n', 'key')"),
     Case("kv_get_many", "", "queen_kv_get_many('n', '{key,none,key}')"),

@@ -25,7 +25,7 @@ const fn writer(table: &'static str, first: &'static str, call: &'static str) ->
     Writer { table, first, call }
 }
 
-const WRITERS: [Writer; 16] = [
+const WRITERS: [Writer; 17] = [
     writer("queue", "SELECT", "PERFORM queen_push('q', '1')"),
     writer("segment", "SELECT", "PERFORM queen_push('q', '1')"),
     writer("segment", "SELECT queen_push('q', '1')", "PERFORM queen_push_batch('q', '{1,2}')"),
@@ -44,6 +44,7 @@ const WRITERS: [Writer; 16] = [
         "PERFORM queen_ack((SELECT lease_id FROM public.held LIMIT 1), status => 'dead_letter')",
     ),
     writer("timer", "SELECT", "PERFORM queen_schedule('q', 'k', '1', delay => '1 h')"),
+    writer("timer", "SELECT", "PERFORM queen_every('q', 'k', '@daily', '1')"),
     writer("marker", "SELECT", "PERFORM queen_kv_put('n', 'k', '1', forever => true)"),
     writer("tally", PUSHED, "PERFORM queen_purge('q')"),
 ];

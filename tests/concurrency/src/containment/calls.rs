@@ -138,6 +138,12 @@ pub const CALLS: &[Call] = &[
         "queen_schedule('{q}', 'timer', '1', delay => '1 hour')",
         Conflicts(SCHEDULE),
     ),
+    writes(
+        "queen_every",
+        "timer",
+        "queen_every('{q}', 'timer', '@daily', '1', time_zone => 'Asia/Tokyo')",
+        Conflicts(SCHEDULE),
+    ),
     writes("queen_cancel", "timer", "queen_cancel('{q}', 'timer')", Conflicts(SCHEDULE)),
     writes(
         "queen_dead_letter_replay",
@@ -257,4 +263,5 @@ pub const CALLS: &[Call] = &[
     reads("queen_messages", "segment", "queen_messages"),
     reads("queen_dead_letters", "dead_letter", "queen_dead_letters"),
     reads("queen_timers", "timer", "queen_timers"),
+    reads("queen_schedules", "timer", "queen_schedules"),
 ];

@@ -88,6 +88,8 @@ pub const NAMES: &[(&str, Expected, Expected)] = &[
     (r#"queen_tx_commit('[{"type":"push","queue":"s","partition":#,"payload":1}]')"#, Fine, Open),
     ("queen_schedule(@, 'key', '1', '1 hour')", Fine, BAD),
     ("queen_schedule('s', 'key', '1', '1 hour', partition => @)", Fine, Fine),
+    ("queen_every(@, 'key', '1 day', '1')", Fine, BAD),
+    ("queen_every('s', 'key', '1 day', '1', @)", Fine, Fine),
     (
         r#"queen_tx_commit(timers => '[{"op":"schedule","queue":#,"timerKey":"key","payload":1,
            "delayMs":9e6}]')"#,
