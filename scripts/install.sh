@@ -19,6 +19,10 @@ mkdir -p "$package"
 cargo pgrx package "${build[@]}" --pg-config "$PG_CONFIG" "${CARGO_FEATURES[@]}" \
   --out-dir "$package" >"$package.log" || { cat "$package.log"; die "the build failed"; }
 
+# cargo-pgrx packages the upgrade scripts. The install scripts of released versions are needed as well:
+# the tests begin with them, and upgrade.
+cp sql/queen_mq--*.sql "$package$("$PG_CONFIG" --sharedir)/extension/"
+
 # Not `cargo pgrx install`: with sudo it overwrites the library in place, while running servers have it
 # mapped. install(1) makes a new file. It runs as root only if the directories cannot be written without.
 say "installing into $("$PG_CONFIG" --pkglibdir) and $("$PG_CONFIG" --sharedir)/extension"

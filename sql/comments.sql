@@ -24,14 +24,18 @@ COMMENT ON FUNCTION queen_tx_commit IS
     'Settle, push, write markers and set timers, all or nothing, in the caller''s transaction. A refusal is an answer, not an error.';
 COMMENT ON FUNCTION queen_mq.group_figures IS
     'The rows of the view queen_groups';
+COMMENT ON FUNCTION @extschema@.queen_configure_group IS
+    'Give a consumer group (NULL: queue mode) options of its own, in place of the queue''s. Returns the options in effect for it.';
 COMMENT ON FUNCTION @extschema@.queen_unsubscribe(text, text) IS
     'Remove a consumer group (NULL: queue mode). A lease of the group is lost: settling under it is QN002.';
 COMMENT ON FUNCTION @extschema@.queen_seek(text, text, text, timestamptz, text) IS
     'Move a consumer group (NULL: queue mode) to the start, the end or a time, in one partition or in all. Its leases there are lost. Returns the number of partitions.';
-COMMENT ON FUNCTION @extschema@.queen_purge(text) IS
-    'Delete all messages of a queue, and return how many there were. Options, groups, timers and dead letters stay.';
+COMMENT ON FUNCTION @extschema@.queen_purge(text, text) IS
+    'Delete all messages of a queue, or of one partition, and return how many there were. Options, groups, timers and dead letters stay.';
 COMMENT ON FUNCTION @extschema@.queen_dead_letter_replay(bigint) IS
     'Move a dead letter to the end of its partition, for its own group alone.';
+COMMENT ON FUNCTION @extschema@.queen_dead_letter_replay_all(text, text, text, timestamptz, int) IS
+    'Move dead letters of a queue to the ends of their partitions, each for its own group alone, the oldest first. Returns how many.';
 COMMENT ON FUNCTION @extschema@.queen_dead_letter_purge(text, text, interval) IS
     'Delete dead letters of a queue: of one group or of all, of any age or older than an interval. Returns how many.';
 COMMENT ON FUNCTION @extschema@.queen_schedule(text, text, jsonb, interval, timestamptz, text, text, jsonb) IS

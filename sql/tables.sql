@@ -139,8 +139,15 @@ CREATE TABLE queen_mq.consumer_group (
     -- they are counted.
     initial bigint NOT NULL,
     baseline bigint,
-    -- NULL: the ordering of the queue.
+    -- Options that the group has of its own. NULL: that of the queue.
     ordering text,
+    lease_time interval,
+    retry_limit int,
+    retry_delay interval,
+    retry_backoff float8,
+    retry_delay_max interval,
+    max_deliveries int,
+    on_exhausted text,
     CONSTRAINT consumer_group_once UNIQUE (queue, name)
 );
 COMMENT ON TABLE queen_mq.consumer_group IS 'Consumer groups, and where each began to read. The empty name is queue mode.';

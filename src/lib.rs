@@ -50,6 +50,7 @@ pgrx::extension_sql_file!(
     name = "comments",
     requires = [
         api::queue::queen_configure,
+        api::group::queen_configure_group,
         api::queue::queen_delete_queue,
         api::push::queen_push,
         api::push::queen_push_batch,
@@ -63,6 +64,7 @@ pgrx::extension_sql_file!(
         api::group::queen_seek,
         api::queue::queen_purge,
         api::dead_letter::queen_dead_letter_replay,
+        api::dead_letter::queen_dead_letter_replay_all,
         api::dead_letter::queen_dead_letter_purge,
         api::timer::queen_schedule,
         api::timer::queen_every,

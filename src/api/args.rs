@@ -151,6 +151,19 @@ pub fn delay(value: Interval) -> Result<i64> {
     length("delay", value, 0, YEAR, "0 to 366 days")
 }
 
+/// The field `delayMs`, in microseconds.
+pub fn milliseconds(delay: f64) -> Result<i64> {
+    const YEAR_MS: f64 = YEAR as f64 / 1000.0;
+    match delay {
+        delay if (0.0..=YEAR_MS).contains(&delay) => Ok((delay * 1000.0).round() as i64),
+        delay => Err(Error::invalid(
+            "delayMs is out of range",
+            format!("It is {delay}."),
+            format!("Pass 0 to {YEAR_MS}, which is 366 days."),
+        )),
+    }
+}
+
 /// How large an argument may be. A refused allocation of Rust is no ERROR, so the size that a
 /// caller chooses is checked before the argument is fetched, decompressed or parsed.
 pub struct Bounds {

@@ -1,15 +1,21 @@
-//! `queen_subscribe`, `queen_unsubscribe`, `queen_seek`: the arguments of calls about consumer
-//! groups.
+//! `queen_subscribe`, `queen_unsubscribe`, `queen_seek`, `queen_configure_group`: the arguments of
+//! calls about consumer groups.
 
-use pgrx::datum::TimestampWithTimeZone;
+use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::prelude::*;
 
 use super::args;
 use super::call::Call;
+use super::queue::{checked, checked_unset, shown};
 use crate::broker::group::beginning::Mode;
-use crate::broker::group::{register, seek};
+use crate::broker::group::{configure, register, seek};
+use crate::broker::queue::Change;
 use crate::error::{Error, Result};
+use crate::pg::arrays::TextArray;
 use crate::pg::clock;
+use crate::pg::result_rows::TableIterator;
+use crate::store::group::QUEUE_MODE;
+use crate::store::queue::Options;
 
 /// Register `consumer_group` on `queue`, by name: the queue need not exist. `mode` 'new' reads what
 /// commits after the snapshot of this call, 'all' everything retained; `start_at` reads what was
@@ -126,3 +132,88 @@ fn destination(position: Option<&str>, time: Option<TimestampWithTimeZone>) -> R
         )),
     }
 }
+
+/// Give `consumer_group` (NULL: queue mode) of `queue` options of its own, in place of the queue's:
+/// NULL keeps an option, one named in `unset` is the queue's again. Returns the options in effect
+/// for the group. What each option is, and its range: see `queen_configure`.
+///
+/// Errors: 22023; 42704 if there is no such group; 55000 for a change of `ordering` while the group
+/// has live leases; 40001 in REPEATABLE READ.
+///
+/// Transaction: takes effect for other transactions when the caller commits; leases that were given
+/// before keep their length. Waits for a transaction that moves, removes or configures the group. A
+/// change of `ordering` also waits for transactions of the group that have popped or settled and
+/// not ended; meanwhile others go on.
+#[allow(clippy::too_many_arguments, clippy::type_complexity)]
+#[pg_extern]
+fn queen_configure_group(
+    call: Call,
+    queue: Option<&str>,
+    consumer_group: Option<&str>,
+    lease_time: default!(Option<Interval>, "NULL"),
+    retry_limit: default!(Option<i32>, "NULL"),
+    retry_delay: default!(Option<Interval>, "NULL"),
+    retry_backoff: default!(Option<f64>, "NULL"),
+    retry_delay_max: default!(Option<Interval>, "NULL"),
+    max_deliveries: default!(Option<i32>, "NULL"),
+    on_exhausted: default!(Option<&str>, "NULL"),
+    ordering: default!(Option<&str>, "NULL"),
+    unset: default!(Option<TextArray>, "NULL"),
+) -> TableIterator<
+    'static,
+    (
+        name!(queue, String),
+        name!(consumer_group, Option<String>),
+        name!(lease_time, Option<Interval>),
+        name!(retry_limit, i32),
+        name!(retry_delay, Option<Interval>),
+        name!(retry_backoff, f64),
+        name!(retry_delay_max, Option<Interval>),
+        name!(max_deliveries, Option<i32>),
+        name!(on_exhausted, String),
+        name!(ordering, String),
+    ),
+> {
+    let (queue, group, o) = call.answer(|| {
+        let queue = args::name("queue", queue)?;
+        let group = args::group(consumer_group)?;
+        let given = checked(Options {
+            lease_time,
+            retry_limit,
+            retry_delay,
+            retry_backoff,
+            retry_delay_max,
+            max_deliveries,
+            on_exhausted: on_exhausted.map(args::quoted).map(str::to_owned),
+            ordering: ordering.map(args::quoted).map(str::to_owned),
+            ..Options::default()
+        })?;
+        let unset = checked_unset(unset, &given)?;
+        if let Some(name) = unset.iter().find(|name| OF_QUEUE_ALONE.contains(&name.as_str())) {
+            return Err(Error::invalid(
+                format!("{name} is not an option of a group"),
+                "A queue has it for all of its groups.",
+                "Name options as the arguments of queen_configure_group are named.",
+            ));
+        }
+        let change = Change { given, unset, reset: false };
+        let options = call.write(|| configure::configure(queue, group, &change))?;
+        Ok((queue, group, options))
+    });
+    TableIterator::once((
+        queue.to_owned(),
+        (group != QUEUE_MODE).then(|| group.to_owned()),
+        shown(o.lease_time, o.lease_time()),
+        o.retry_limit(),
+        shown(o.retry_delay, o.retry_delay()),
+        o.retry_backoff(),
+        shown(o.retry_delay_max, o.retry_delay_max()),
+        o.max_deliveries,
+        o.on_exhausted().to_owned(),
+        o.ordering().to_owned(),
+    ))
+}
+
+/// Options that a group does not have.
+const OF_QUEUE_ALONE: &[&str] =
+    &["dedup_window", "delay", "retention", "completed_retention", "max_depth"];

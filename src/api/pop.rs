@@ -56,6 +56,7 @@ fn queen_pop(
         name!(delivery_attempt, i32),
         name!(lease_id, Option<Uuid>),
         name!(lease_expires_at, Option<TimestampWithTimeZone>),
+        name!(failures, i32),
     ),
 > {
     let request = call.answer(|| {
@@ -94,6 +95,7 @@ fn queen_pop(
             delivery.attempt as i32,
             delivery.lease.map(|(id, _)| Uuid::from_bytes(id.0)),
             delivery.lease.and_then(|(_, deadline)| clock::timestamp(deadline)),
+            delivery.failures as i32,
         )
     }))
 }

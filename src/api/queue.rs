@@ -94,7 +94,7 @@ fn queen_configure(
             ordering: ordering.map(args::quoted).map(str::to_owned),
         })?;
         let unset = checked_unset(unset, &given)?;
-        call.write(|| queue::configure(name, Change { given, unset, reset: reset == Some(true) }))
+        call.write(|| queue::configure(name, &Change { given, unset, reset: reset == Some(true) }))
     });
     TableIterator::once(options_in_effect(queue))
 }
@@ -141,12 +141,12 @@ fn options_in_effect(queue: Queue) -> OptionsInEffect {
 
 /// What the row of results shows of an interval: the value that was set, in the user's units, or
 /// the default in microseconds.
-fn shown(set: Option<Interval>, in_effect: i64) -> Option<Interval> {
+pub fn shown(set: Option<Interval>, in_effect: i64) -> Option<Interval> {
     set.or_else(|| clock::interval(in_effect))
 }
 
 /// The options that `unset` names. 22023 if the call also gives one of them a value.
-fn checked_unset(unset: Option<TextArray>, given: &Options) -> Result<Vec<String>> {
+pub fn checked_unset(unset: Option<TextArray>, given: &Options) -> Result<Vec<String>> {
     let unset = args::given_elements::<String>("unset", unset, &args::OPTIONS)?;
     let unset = unset.unwrap_or_default();
     for name in &unset {
@@ -172,7 +172,7 @@ fn checked_unset(unset: Option<TextArray>, given: &Options) -> Result<Vec<String
 }
 
 /// Options within their ranges.
-fn checked(options: Options) -> Result<Options> {
+pub fn checked(options: Options) -> Result<Options> {
     if let Some(time) = options.lease_time {
         args::lease_time(time)?;
     }
@@ -235,8 +235,9 @@ fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
     })
 }
 
-/// Remove all messages of `queue`; options and groups stay. Returns how many. A consumer that holds
-/// a lease on one of them has lost it (QN002). Timers and dead letters stay.
+/// Remove all messages of `queue`, or those of one `partition`; options and groups stay. Returns
+/// how many. A consumer that holds a lease on one of them has lost it (QN002). Timers and dead
+/// letters stay.
 ///
 /// Errors: 42704 if there is no such queue; 22023; 40001 in REPEATABLE READ.
 ///
@@ -245,9 +246,10 @@ fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
 /// or removed a group, replayed a dead letter, or pushed where `max_depth` is set, and have not
 /// ended; meanwhile other consumers go on.
 #[pg_extern]
-fn queen_purge(call: Call, queue: Option<&str>) -> i64 {
+fn queen_purge(call: Call, queue: Option<&str>, partition: default!(Option<&str>, "NULL")) -> i64 {
     call.answer(|| {
         let name = args::name("queue", queue)?;
-        call.write(|| queue::purge(name))
+        let partition = partition.map(|name| args::name("partition", Some(name))).transpose()?;
+        call.write(|| queue::purge(name, partition))
     })
 }

@@ -22,8 +22,9 @@ use crate::pg::result_rows::TableIterator;
 
 /// Settle messages of a lease: those of `message_ids` or of `transaction_ids` (not both), or all
 /// that are not settled yet, in `partition` or in all. `status` is 'completed', 'failed', 'retry'
-/// or 'dead_letter'; `error` is kept with a dead letter (8 KiB of it). Up to 100,000 messages can
-/// be named.
+/// or 'dead_letter'; `error` is kept with a dead letter (8 KiB of it). With 'failed' and 'retry',
+/// messages come back no sooner than `delay` (0 to 366 days) from now, in place of the queue's
+/// retry delay. Up to 100,000 messages can be named.
 ///
 /// Returns how many were settled or given back, how many had been settled under this lease
 /// before, how many went to the dead letters, and whether nothing of the lease is left.
@@ -43,6 +44,7 @@ fn queen_ack(
     error: default!(Option<&str>, "NULL"),
     transaction_ids: default!(Option<TextArray>, "NULL"),
     partition: default!(Option<&str>, "NULL"),
+    delay: default!(Option<Interval>, "NULL"),
 ) -> TableIterator<
     'static,
     (
@@ -81,7 +83,8 @@ fn queen_ack(
         if targets.is_empty() {
             return Err(nothing_named(given, "Leave it out to settle all that the lease holds."));
         }
-        let status = parse_status(status.unwrap_or("completed"))?;
+        let delay = delay.map(args::delay).transpose()?;
+        let status = parse_status(status.unwrap_or("completed"), delay, "delay")?;
         let partition = partition.map(|name| args::name("partition", Some(name))).transpose()?;
         let (partition, error) = (partition.map(Rc::from), error.map(args::error_text));
         let item = |target| {
@@ -99,12 +102,18 @@ fn nothing_named(given: &str, hint: &str) -> Error {
     Error::invalid("no message is named", format!("{given} is an empty array."), hint)
 }
 
-/// A status by its name; an unknown one is an error, never a default.
-pub fn parse_status(name: &str) -> Result<Status> {
+/// A status by its name; an unknown one is an error, never a default. `delay`, in microseconds,
+/// goes with those that bring a message back; an argument or a field, called `what`, gives it.
+fn parse_status(name: &str, delay: Option<i64>, what: &str) -> Result<Status> {
     match name {
+        "failed" => Ok(Status::Failed { delay }),
+        "retry" => Ok(Status::Retry { delay: delay.unwrap_or(0) }),
+        "completed" | "dead_letter" if delay.is_some() => Err(Error::invalid(
+            format!("{what} does not go with status \"{name}\""),
+            "Such a message is not delivered again.",
+            format!("Leave {what} out, or use status 'failed' or 'retry'."),
+        )),
         "completed" => Ok(Status::Completed),
-        "failed" => Ok(Status::Failed),
-        "retry" => Ok(Status::Retry),
         "dead_letter" => Ok(Status::DeadLetter),
         other => Err(Error::invalid(
             format!("unknown status \"{}\"", args::quoted(other)),
@@ -115,7 +124,7 @@ pub fn parse_status(name: &str) -> Result<Status> {
 }
 
 const VERDICT_FIELDS: &str = "Each element has status and one of messageId and transactionId, and \
-                              may have partition and error.";
+                              may have partition, error and delayMs.";
 
 /// One element of `queen_settle`'s results.
 #[derive(Deserialize)]
@@ -131,6 +140,7 @@ struct Verdict<'a> {
     status: Cow<'a, str>,
     #[serde(borrow)]
     error: Option<Cow<'a, str>>,
+    delay_ms: Option<f64>,
 }
 
 impl Verdict<'_> {
@@ -144,10 +154,15 @@ impl Verdict<'_> {
                 )
             })?,
             partition: checked_partition(self.partition.as_deref())?,
-            status: parse_status(&self.status)?,
+            status: status_with_delay(&self.status, self.delay_ms)?,
             error: self.error.as_deref().map(args::error_text),
         })
     }
+}
+
+/// A status by its name, with `delayMs` of an element.
+pub fn status_with_delay(name: &str, delay_ms: Option<f64>) -> Result<Status> {
+    parse_status(name, delay_ms.map(args::milliseconds).transpose()?, "delayMs")
 }
 
 /// A partition that narrows down what is meant.
@@ -173,9 +188,9 @@ pub fn target(
 }
 
 /// Settle a mixed batch of one lease as one set. `results` is an array of
-/// `{"messageId" | "transactionId", "partition"?, "status", "error"?}`. Returns a row for each
-/// message with its outcome: completed, failed, retry, dead_lettered, dropped or already. Errors
-/// and transaction behaviour as of `queen_ack`.
+/// `{"messageId" | "transactionId", "partition"?, "status", "error"?, "delayMs"?}`. Returns a row
+/// for each message with its outcome: completed, failed, retry, dead_lettered, dropped or already.
+/// Errors and transaction behaviour as of `queen_ack`.
 #[pg_extern]
 fn queen_settle(
     call: Call,

@@ -28,7 +28,11 @@ const fn of(name: &'static str, arguments: &'static [Oid], result: &'static [Oid
 pub static SIGNATURES: &[Signature] = &[
     of("group_figures", &[], &[TEXT, TEXT, INT8, INT8, INT8, INT8, INTERVAL, TIMESTAMPTZ]),
     of("live_leases", &[], &[TEXT, TEXT, TEXT, UUID, TIMESTAMPTZ, INT8, INT4]),
-    of("queen_ack", &[UUID, INT8ARRAY, TEXT, TEXT, TEXTARRAY, TEXT], &[INT4, INT4, INT4, BOOL]),
+    of(
+        "queen_ack",
+        &[UUID, INT8ARRAY, TEXT, TEXT, TEXTARRAY, TEXT, INTERVAL],
+        &[INT4, INT4, INT4, BOOL],
+    ),
     of("queen_cancel", &[TEXT, TEXT], &[BOOL]),
     of(
         "queen_configure",
@@ -54,8 +58,14 @@ pub static SIGNATURES: &[Signature] = &[
             TIMESTAMPTZ,
         ],
     ),
+    of(
+        "queen_configure_group",
+        &[TEXT, TEXT, INTERVAL, INT4, INTERVAL, FLOAT8, INTERVAL, INT4, TEXT, TEXT, TEXTARRAY],
+        &[TEXT, TEXT, INTERVAL, INT4, INTERVAL, FLOAT8, INTERVAL, INT4, TEXT, TEXT],
+    ),
     of("queen_dead_letter_purge", &[TEXT, TEXT, INTERVAL], &[INT8]),
     of("queen_dead_letter_replay", &[INT8], &[INT8, TEXT]),
+    of("queen_dead_letter_replay_all", &[TEXT, TEXT, TEXT, TIMESTAMPTZ, INT4], &[INT8]),
     of("queen_delete_queue", &[TEXT], &[INT8]),
     of("queen_every", &[TEXT, TEXT, TEXT, JSONB, TEXT, JSONB, TEXT], &[TEXT, TIMESTAMPTZ]),
     of("queen_extend", &[UUID, INTERVAL], &[TIMESTAMPTZ]),
@@ -87,10 +97,10 @@ pub static SIGNATURES: &[Signature] = &[
     of(
         "queen_pop",
         &[TEXT, TEXT, INT4, TEXT, INT4, INTERVAL, INTERVAL, BOOL, TEXT, TIMESTAMPTZ],
-        &[TEXT, TEXT, INT8, TEXT, JSONB, JSONB, TIMESTAMPTZ, TEXT, INT4, UUID, TIMESTAMPTZ],
+        &[TEXT, TEXT, INT8, TEXT, JSONB, JSONB, TIMESTAMPTZ, TEXT, INT4, UUID, TIMESTAMPTZ, INT4],
     ),
     of("queen_prometheus", &[], &[TEXT]),
-    of("queen_purge", &[TEXT], &[INT8]),
+    of("queen_purge", &[TEXT, TEXT], &[INT8]),
     of("queen_push", &[TEXT, JSONB, TEXT, TEXT, JSONB, INTERVAL], &[INT8, TEXT, TEXT]),
     of(
         "queen_push_batch",

@@ -1,6 +1,6 @@
 //! What replay and purge do with dead letters: messages that a group gave up on.
 //!
-//! Called by `queen_dead_letter_replay` and `queen_dead_letter_purge`. The row of a dead letter is
+//! Called by `queen_dead_letter_replay`, `_replay_all` and `_purge`. The row of a dead letter is
 //! locked by deleting it: of two calls that want one letter, the second waits for the first one's
 //! transaction. How a letter comes to be is [`crate::broker::settle`]'s.
 
@@ -8,10 +8,11 @@ use queen_engine::message::MessageId;
 
 use crate::broker::group::no_such_group;
 use crate::broker::hold::share_queue_and_group;
+use crate::broker::lookup;
 use crate::error::{Code, Error, Result};
 use crate::pg::clock::{self, Moment};
-use crate::store::dead_letter::{self, Letter};
-use crate::store::group::Group;
+use crate::store::dead_letter::{self, Letter, LetterFilter};
+use crate::store::group::{Group, QUEUE_MODE};
 use crate::store::queue::Queue;
 use crate::store::replay::{self, Replay};
 use crate::store::seen_snapshot;
@@ -28,6 +29,52 @@ pub fn replay(id: i64) -> Result<(MessageId, String)> {
     let queue = queue.ok_or_else(|| Error::no_such_queue(&letter.queue))?;
     let group = group.ok_or_else(|| no_such_group(&letter.queue, &letter.group))?;
     Ok((push_again(&queue, &group, &letter), letter.transaction_id))
+}
+
+/// [`replay`] for all letters that `filter` means, up to `limit`, the oldest first; returns how
+/// many. `enter` runs each step as a call of the extension, with SPI connected, so that one payload
+/// at a time is in memory. Error 42704 if the queue, or the group that the filter names, is not
+/// there.
+///
+/// Waits for no other call that replays or purges letters: it skips those that one has locked.
+pub fn replay_all(
+    filter: &LetterFilter<'_>,
+    limit: i64,
+    enter: impl Fn(&mut dyn FnMut() -> Result<()>) -> Result<()>,
+) -> Result<i64> {
+    let mut ids = Vec::new();
+    enter(&mut || {
+        let name = filter.group.unwrap_or(QUEUE_MODE);
+        let (queue, group) = lookup::queue_and_group(filter.queue, name)?;
+        queue.ok_or_else(|| Error::no_such_queue(filter.queue))?;
+        if filter.group.is_some() && group.is_none() {
+            return Err(no_such_group(filter.queue, name));
+        }
+        ids = hold(filter, limit as usize);
+        Ok(())
+    })?;
+    for id in &ids {
+        enter(&mut || replay(*id).map(drop))?;
+        pgrx::check_for_interrupts!();
+    }
+    Ok(ids.len() as i64)
+}
+
+/// Lock up to `limit` letters, the oldest first, and go on behind those that others have locked.
+fn hold(filter: &LetterFilter<'_>, limit: usize) -> Vec<i64> {
+    let mut held: Vec<i64> = Vec::new();
+    let mut after = 0;
+    loop {
+        let missing = limit - held.len();
+        let next = dead_letter::next(filter, after, missing as i64);
+        after = next.last().copied().unwrap_or(after);
+        let is_last = next.len() < missing;
+        held.extend(dead_letter::try_lock(next));
+        if is_last || held.len() == limit {
+            return held;
+        }
+        pgrx::check_for_interrupts!();
+    }
 }
 
 /// Push a dead letter again, for its group alone.

@@ -103,16 +103,23 @@ impl ForPop {
     }
 }
 
-/// A queue and a group as they are at this moment; in REPEATABLE READ, as the transaction sees
-/// them. Both are read under one snapshot: a change of the queue's ordering may give the group a
-/// new id, and one must not be seen without the other.
+/// The queue with the options that are in effect for the group.
+fn for_group(queue: Queue, group: &Group) -> Queue {
+    Queue { options: queue.options.with(&group.own), ..queue }
+}
+
+/// A queue, with the options that are in effect for a group, and the group, as they are at this
+/// moment; in REPEATABLE READ, as the transaction sees them. Both are read under one snapshot: a
+/// change of the queue's ordering may give the group a new id, and one must not be seen without the
+/// other.
 pub fn queue_and_group(queue: &str, group: &str) -> Result<(Option<Queue>, Option<Group>)> {
     let mut seen = (None, None);
     let key = (queue.to_owned(), group.to_owned());
     let both = PAIRS.with(|rows| {
         rows.get(key, |under| {
             seen = (find_queue(queue, under)?, group::find(queue, group, under)?);
-            Ok(seen.0.clone().zip(seen.1.clone()))
+            let both = seen.0.clone().zip(seen.1.clone());
+            Ok(both.map(|(queue, group)| (for_group(queue, &group), group)))
         })
     })?;
     // A queue or a group that is not there is not remembered.
@@ -181,8 +188,9 @@ pub fn for_settle(lease: LeaseId, cursors: &[u64]) -> Result<ForSettle> {
     }
     let group = locked.first().map(|locked| locked.group);
     let group = group.or_else(|| gone.first().map(|(located, _)| located.group));
-    let name = group.map(group::queue_of).transpose()?.flatten();
-    let queue = name.as_deref().map(queue_named).transpose()?.flatten();
+    let names = group.map(group::names_of).transpose()?.flatten();
+    let found = names.map(|(queue, group)| queue_and_group(&queue, &group)).transpose()?;
+    let queue = found.and_then(|(queue, _)| queue);
     ActiveSnapshot::new_snapshot(|under| {
         let identity = identity_of(queue.as_ref())?;
         // A cursor or claim with a lease has a state, so the start of the group does not matter.

@@ -50,13 +50,13 @@ macro_rules! options {
 
         impl Change {
             /// The options that were `before`, after the change.
-            fn after(self, before: &Options) -> Options {
+            pub fn after(&self, before: &Options) -> Options {
                 let is_unset = |name| self.reset || self.unset.iter().any(|unset| unset == name);
                 Options {
-                    $($name: match self.given.$name {
+                    $($name: match &self.given.$name {
                         None if is_unset(stringify!($name)) => None,
                         None => before.$name.clone(),
-                        given => given,
+                        given => given.clone(),
                     },)*
                 }
             }
@@ -85,7 +85,7 @@ options!(
 ///
 /// Waits for a transaction that creates, changes or removes the queue. If that one has removed it,
 /// the error is 42704.
-pub fn configure(name: &str, change: Change) -> Result<Queue> {
+pub fn configure(name: &str, change: &Change) -> Result<Queue> {
     lookup::find_or_create_queue(name, clock::now())?;
     let mut queue = lookup::lock_queue(name)?.ok_or_else(|| Error::no_such_queue(name))?;
     let before = queue.options.clone();
@@ -97,10 +97,14 @@ pub fn configure(name: &str, change: Change) -> Result<Queue> {
     Ok(queue)
 }
 
-/// Remove every message of the queue that the call sees; returns how many. 42704 without the queue.
-pub fn purge(name: &str) -> Result<i64> {
+/// Remove every message of the queue, or of one partition, that the call sees; returns how many.
+/// 42704 without the queue.
+pub fn purge(name: &str, partition: Option<&str>) -> Result<i64> {
     let queue = lookup::queue_named(name)?.ok_or_else(|| Error::no_such_queue(name))?;
-    purge::purge(&queue)
+    match partition {
+        None => purge::purge(&queue),
+        Some(partition) => purge::purge_partition(&queue, partition),
+    }
 }
 
 /// Remove the queue and all that belongs to it but its markers; returns the number of its messages.

@@ -130,11 +130,21 @@ static FORGET_ALL: Statement = Statement::new(
          WHERE queue_id = $1 AND message_id IS NOT NULL FOR UPDATE SKIP LOCKED))",
     &[pg_sys::INT8OID],
 );
+static FORGET_IN: Statement = Statement::new(
+    "DELETE FROM queen_mq.admission WHERE ctid = ANY (ARRAY(
+         SELECT ctid FROM queen_mq.admission
+         WHERE queue_id = $1 AND partition = $2 AND message_id IS NOT NULL
+         FOR UPDATE SKIP LOCKED))",
+    &[pg_sys::INT8OID, pg_sys::TEXTOID],
+);
 
-/// Forget every transaction_id of the queue whose message is, or was, in the log, as far as this
-/// transaction can see. Waits for no other transaction.
-pub fn forget_all(queue: i64) {
-    FORGET_ALL.run(&[arg(queue)]);
+/// Forget every transaction_id of the queue, or of one partition, whose message is or was in the
+/// log, as far as this transaction can see. Waits for no other transaction.
+pub fn forget(queue: i64, partition: Option<&str>) {
+    match partition {
+        None => FORGET_ALL.run(&[arg(queue)]),
+        Some(partition) => FORGET_IN.run(&[arg(queue), arg(partition)]),
+    };
 }
 
 pub(super) static REMEMBERED: Index = Index {

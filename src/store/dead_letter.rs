@@ -130,6 +130,56 @@ pub fn take(id: i64) -> Option<Letter> {
     })
 }
 
+/// Which dead letters of a queue are meant.
+pub struct LetterFilter<'a> {
+    pub queue: &'a str,
+    /// None: of every group.
+    pub group: Option<&'a str>,
+    /// A pattern of LIKE for the error; letters without an error do not match one.
+    pub error_like: Option<&'a str>,
+    pub failed_before: Option<Moment>,
+}
+
+// By groups, as the index has them. Letters of groups that are gone can't be replayed.
+static NEXT: Statement = Statement::new(
+    "SELECT d.id FROM queen_mq.consumer_group AS g
+     CROSS JOIN LATERAL (SELECT id FROM queen_mq.dead_letter
+         WHERE queue = g.queue AND consumer_group = g.name AND id > $5
+           AND ($3 IS NULL OR error LIKE $3) AND ($4 IS NULL OR failed_at < $4)
+         ORDER BY id LIMIT $6) AS d
+     WHERE g.queue = $1 AND ($2 IS NULL OR g.name = $2) ORDER BY d.id LIMIT $6",
+    &[
+        pg_sys::TEXTOID,
+        pg_sys::TEXTOID,
+        pg_sys::TEXTOID,
+        pg_sys::TIMESTAMPTZOID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+    ],
+);
+
+/// The ids of up to `limit` dead letters after the id `after` whose groups are there, ascending,
+/// which is by age.
+pub fn next(filter: &LetterFilter<'_>, after: i64, limit: i64) -> Vec<i64> {
+    let LetterFilter { queue, group, error_like, failed_before } = *filter;
+    let (group, error_like) = (group.and_then(arg), error_like.and_then(arg));
+    let before = failed_before.and_then(|at| arg(At(at)));
+    NEXT.run(&[arg(queue), group, error_like, before, arg(after), arg(limit)])
+        .map(|row| row.need(ID))
+        .collect()
+}
+
+static TRY_LOCK: Statement = Statement::new(
+    "SELECT id FROM queen_mq.dead_letter WHERE id = ANY ($1) ORDER BY id FOR UPDATE SKIP LOCKED",
+    &[pg_sys::INT8ARRAYOID],
+);
+
+/// Lock those of the letters that no other transaction is replaying or purging; returns their ids,
+/// ascending. Never waits.
+pub fn try_lock(ids: Vec<i64>) -> Vec<i64> {
+    TRY_LOCK.run(&[arg(ids)]).map(|row| row.need(ID)).collect()
+}
+
 static PURGE: Statement = Statement::new(
     "DELETE FROM queen_mq.dead_letter WHERE queue = $1 AND ($2 IS NULL OR failed_at < $2)",
     &[pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],

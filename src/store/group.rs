@@ -16,7 +16,7 @@ use crate::pg::columns::{Columns, arg};
 use crate::pg::key::{Key, Value};
 use crate::pg::relation;
 use crate::pg::row_cache::RowCache;
-use crate::pg::scan::ScanEnd;
+use crate::pg::scan::{ScanEnd, Tuple};
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::spi::Statement;
 use crate::pg::table::{Column, Index, table};
@@ -39,14 +39,14 @@ pub struct Group {
     /// Messages that have arrived in the queue and are not for the group, or are gone. None until a
     /// transaction has counted them.
     pub baseline: Option<i64>,
-    /// None: the queue's ordering.
-    pub ordering: Option<String>,
+    /// Options that the group has of its own, in place of the queue's: those that are not None.
+    pub own: Options,
 }
 
 impl Group {
     /// Whether each partition is read in order, by one consumer at a time.
     pub fn is_ordered(&self, options: &Options) -> bool {
-        self.ordering.as_deref().unwrap_or(options.ordering()) != UNORDERED
+        self.own.ordering.as_deref().unwrap_or(options.ordering()) != UNORDERED
     }
 
     /// The group, of the queue called `queue`, as a sentence to the user begins with it.
@@ -69,9 +69,16 @@ impl Group {
     }
 }
 
+// As sql/tables.sql has them.
+macro_rules! columns {
+    () => {
+        "id, queue, name, registered_at, start, initial, baseline, ordering, lease_time,
+         retry_limit, retry_delay, retry_backoff, retry_delay_max, max_deliveries, on_exhausted"
+    };
+}
+
 static FIND_ALL: Statement = Statement::new(
-    "SELECT id, queue, name, registered_at, start, initial, baseline, ordering
-     FROM queen_mq.consumer_group WHERE queue = $1 ORDER BY id",
+    concat!("SELECT ", columns!(), " FROM queen_mq.consumer_group WHERE queue = $1 ORDER BY id"),
     &[pg_sys::TEXTOID],
 );
 
@@ -85,6 +92,13 @@ table! {
     INITIAL: c"initial" INT8OID,
     BASELINE: c"baseline" INT8OID,
     ORDERING: c"ordering" TEXTOID,
+    LEASE_TIME: c"lease_time" INTERVALOID,
+    RETRY_LIMIT: c"retry_limit" INT4OID,
+    RETRY_DELAY: c"retry_delay" INTERVALOID,
+    RETRY_BACKOFF: c"retry_backoff" FLOAT8OID,
+    RETRY_DELAY_MAX: c"retry_delay_max" INTERVALOID,
+    MAX_DELIVERIES: c"max_deliveries" INT4OID,
+    ON_EXHAUSTED: c"on_exhausted" TEXTOID,
 }
 
 /// A row of the table.
@@ -96,7 +110,17 @@ fn read(row: &impl Columns<Column>) -> Result<Group> {
         start: decode(&row.need::<Vec<u8>>(START), &GROUPS, "the start of a consumer group")?,
         initial: row.need(INITIAL),
         baseline: row.get(BASELINE),
-        ordering: row.get(ORDERING),
+        own: Options {
+            ordering: row.get(ORDERING),
+            lease_time: row.get(LEASE_TIME),
+            retry_limit: row.get(RETRY_LIMIT),
+            retry_delay: row.get(RETRY_DELAY),
+            retry_backoff: row.get(RETRY_BACKOFF),
+            retry_delay_max: row.get(RETRY_DELAY_MAX),
+            max_deliveries: row.get(MAX_DELIVERIES),
+            on_exhausted: row.get(ON_EXHAUSTED),
+            ..Options::default()
+        },
     })
 }
 
@@ -111,21 +135,20 @@ pub fn find(queue: &str, name: &str, under: &ActiveSnapshot) -> Result<Option<Gr
 }
 
 thread_local! {
-    static QUEUES: RowCache<i64, String> = RowCache::of(REMEMBERED);
+    static NAMES: RowCache<i64, (String, String)> = RowCache::of(REMEMBERED);
 }
 
-/// The name of the queue that the group of this id reads: as it is at this moment; in REPEATABLE
-/// READ, as the transaction sees it.
-pub fn queue_of(group: i64) -> Result<Option<String>> {
-    let read = |under: &ActiveSnapshot| {
-        Ok(BY_ID.end(&[Value::Int(group)], ScanEnd::Start, under, |row| row.need(QUEUE)))
-    };
-    QUEUES.with(|rows| rows.get(group, read))
+/// The names of the queue that the group of this id reads, and of the group: as they are at this
+/// moment; in REPEATABLE READ, as the transaction sees them.
+pub fn names_of(group: i64) -> Result<Option<(String, String)>> {
+    let names = |row: &Tuple| (row.need(QUEUE), row.need(NAME));
+    let read =
+        |under: &ActiveSnapshot| Ok(BY_ID.end(&[Value::Int(group)], ScanEnd::Start, under, names));
+    NAMES.with(|rows| rows.get(group, read))
 }
 
 static ALL: Statement = Statement::new(
-    "SELECT id, queue, name, registered_at, start, initial, baseline, ordering
-     FROM queen_mq.consumer_group ORDER BY queue, name",
+    concat!("SELECT ", columns!(), " FROM queen_mq.consumer_group ORDER BY queue, name"),
     &[],
 );
 
@@ -219,7 +242,8 @@ pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> O
         return None;
     };
     let (id, name) = (row.need(ID), name.to_owned());
-    Some(Group { id, name, registered_at: now, start, initial, baseline, ordering })
+    let own = Options { ordering, ..Options::default() };
+    Some(Group { id, name, registered_at: now, start, initial, baseline, own })
 }
 
 /// Whether the group is registered at this moment.

@@ -8,6 +8,7 @@ pub mod cursor_or_claim;
 pub mod dead_letter;
 pub mod discovery;
 pub mod group;
+pub mod group_options;
 pub mod identity;
 pub mod lease_set;
 pub mod located;

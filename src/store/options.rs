@@ -5,7 +5,7 @@ use pgrx::datum::Interval;
 use crate::pg::clock::{DAY, HOUR, SECOND, micros};
 
 /// A queue's options as set; None is the default.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
     pub lease_time: Option<Interval>,
     pub retry_limit: Option<i32>,
@@ -34,6 +34,24 @@ pub const DEFAULT_DEDUP_WINDOW: i64 = HOUR;
 pub const DEFAULT_COMPLETED_RETENTION: i64 = DAY;
 
 impl Options {
+    /// These options, of a queue, for a group that has some of its own.
+    pub fn with(mut self, own: &Self) -> Self {
+        fn take<T: Clone>(option: &mut Option<T>, own: &Option<T>) {
+            if own.is_some() {
+                option.clone_from(own);
+            }
+        }
+        take(&mut self.lease_time, &own.lease_time);
+        take(&mut self.retry_limit, &own.retry_limit);
+        take(&mut self.retry_delay, &own.retry_delay);
+        take(&mut self.retry_backoff, &own.retry_backoff);
+        take(&mut self.retry_delay_max, &own.retry_delay_max);
+        take(&mut self.max_deliveries, &own.max_deliveries);
+        take(&mut self.on_exhausted, &own.on_exhausted);
+        take(&mut self.ordering, &own.ordering);
+        self
+    }
+
     pub fn lease_time(&self) -> i64 {
         length(self.lease_time, DEFAULT_LEASE_TIME)
     }

@@ -49,3 +49,25 @@ SELECT queen_dead_letter_purge('d', 'b'), queen_dead_letter_purge('d');
 SELECT count(*) FROM queen_push('d', '4', 'p');
 SELECT pg_temp.bury(NULL), pg_sleep(0.002);
 SELECT queen_dead_letter_purge('d', older_than => '1 ms');
+
+-- All at once: by group, by error, by age, the oldest first; a letter of a removed group stays.
+SELECT queen_subscribe('r', 'a', 'all'), queen_subscribe('r', 'b', 'all'), queen_subscribe('r', 'gone', 'all');
+SELECT count(*) FROM queen_push_batch('r', ARRAY['1', '2', '3', '4', '5', '6']::jsonb[]);
+SELECT count(*) FROM queen_pop('r', 'a', batch => 6) AS m CROSS JOIN LATERAL
+    queen_ack(m.lease_id, ARRAY[m.message_id], 'dead_letter', error => CASE WHEN m.payload::int % 2 = 0 THEN 'card declined' END);
+SELECT count(*) FROM queen_pop('r', 'b', batch => 2) AS m CROSS JOIN LATERAL queen_ack(m.lease_id, ARRAY[m.message_id], 'dead_letter', error => 'timeout');
+SELECT count(*) FROM queen_pop('r', 'gone') AS m CROSS JOIN LATERAL queen_ack(m.lease_id, ARRAY[m.message_id], 'dead_letter');
+SELECT queen_unsubscribe('r', 'gone');
+SELECT queen_dead_letter_replay_all('r', failed_before => now() - interval '1 h'), queen_dead_letter_replay_all('r', error_like => 'no such %');
+SELECT queen_dead_letter_replay_all('r', 'a', 'card%', max_messages => 2);
+SELECT array_agg(payload) FROM queen_pop('r', 'a', batch => 10, auto_ack => true);
+SELECT queen_dead_letter_replay_all('r', max_messages => 4), queen_dead_letter_replay_all('r'), queen_dead_letter_replay_all('r');
+SELECT array_agg(payload) FROM queen_pop('r', 'a', batch => 10, auto_ack => true);
+SELECT array_agg(payload) FROM queen_pop('r', 'b', batch => 10, auto_ack => true);
+SELECT consumer_group, payload FROM queen_dead_letters WHERE queue = 'r';
+SELECT queen_dead_letter_replay_all('r', 'gone');
+SELECT queen_dead_letter_replay_all('nothing');
+SELECT queen_dead_letter_replay_all('r', max_messages => 0);
+SELECT queen_dead_letter_replay_all('r', max_messages => 100001);
+SELECT queen_dead_letter_replay_all(NULL);
+SELECT queen_dead_letter_replay_all('r', '');

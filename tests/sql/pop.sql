@@ -77,3 +77,17 @@ SELECT * FROM queen_pop('', 'g');
 SELECT queen_subscribe('pop', NULL);
 SELECT queen_subscribe('pop', 'g', 'sometimes');
 SELECT count(*) AS registered_by_these FROM queen_groups WHERE consumer_group = 'g';
+
+-- A pop says how often the group has failed a message. A lease that ran out is no failure.
+SELECT retry_limit FROM queen_configure('fails', retry_limit => 9);
+SELECT count(*) FROM queen_push_batch('fails', ARRAY['1', '2']::jsonb[]);
+SELECT settled FROM queen_ack((SELECT lease_id FROM queen_pop('fails', 'g', subscription_mode => 'all')), status => 'failed');
+SELECT settled FROM queen_ack((SELECT lease_id FROM queen_pop('fails', 'g')), status => 'retry');
+SELECT payload, delivery_attempt, failures FROM queen_pop('fails', 'g', batch => 2, lease_time => '1 ms');
+SELECT pg_sleep(0.01);
+SELECT settled FROM queen_ack((SELECT min(lease_id::text)::uuid FROM queen_pop('fails', 'g', batch => 2)), status => 'failed');
+SELECT payload, delivery_attempt, failures FROM queen_pop('fails', 'g', batch => 2, auto_ack => true);
+SELECT ordering FROM queen_configure('free', ordering => 'none', retry_limit => 9);
+SELECT count(*) FROM queen_push_batch('free', ARRAY['1', '2']::jsonb[]);
+SELECT settled FROM queen_ack((SELECT lease_id FROM queen_pop('free')), status => 'failed');
+SELECT payload, delivery_attempt, failures FROM queen_pop('free', batch => 2) ORDER BY payload;

@@ -120,3 +120,41 @@ SELECT queen_settle(:'lease', '[{"messageId": 9223372036854775808, "status": "co
 SELECT queen_settle(:'lease', '[{"messageId": 1.0, "status": "completed"}]');
 SELECT queen_settle(:'lease', '[{"messageId": true, "status": "completed"}]');
 SELECT queen_settle(:'lease', '[{"messageId": null, "status": "completed"}]');
+
+-- A delay of the call takes the place of the queue's: a longer one, a shorter one, and one for a retry.
+SELECT retry_delay, retry_limit FROM queen_configure('wait', retry_delay => '1 h', retry_limit => 9);
+SELECT count(*) FROM queen_push_batch('wait', ARRAY['1', '2']::jsonb[]);
+SELECT settled FROM queen_ack((SELECT lease_id FROM queen_pop('wait')), status => 'failed', delay => '0');
+SELECT settled FROM queen_ack((SELECT lease_id FROM queen_pop('wait')), status => 'retry', delay => '1 s');
+SELECT count(*) AS too_early FROM queen_pop('wait');
+SELECT payload, delivery_attempt, failures, lease_id FROM queen_pop('wait', wait => '5 s') \gset
+SELECT :'payload' AS payload, :delivery_attempt AS delivery_attempt, :failures AS failures;
+SELECT settled FROM queen_ack(:'lease_id', status => 'retry', delay => '2 h');
+SELECT retrying, queen_seek('wait', NULL, 'start') FROM queen_groups WHERE queue = 'wait';
+-- In order, what comes back waits as long as that of its messages that waits longest.
+SELECT min(lease_id::text) AS lease, min(message_id) AS first FROM queen_pop('wait', batch => 2) \gset
+SELECT outcome FROM queen_settle(:'lease', jsonb_build_array(
+    jsonb_build_object('messageId', :first, 'status', 'failed', 'delayMs', 0),
+    jsonb_build_object('messageId', :first + 1, 'status', 'retry', 'delayMs', 1000.5)));
+SELECT count(*) AS too_early FROM queen_pop('wait');
+SELECT count(*) FROM queen_pop('wait', batch => 2, wait => '5 s');
+-- Without order, each message waits for itself; in a bundle, too.
+SELECT ordering FROM queen_configure('each', ordering => 'none', retry_delay => '1 h');
+SELECT count(*) FROM queen_push_batch('each', ARRAY['1', '2']::jsonb[]);
+SELECT min(lease_id::text) AS lease, min(message_id) AS first FROM queen_pop('each', batch => 2) \gset
+SELECT queen_tx_commit(jsonb_build_array(
+    jsonb_build_object('type', 'ack', 'leaseId', :'lease', 'messageId', :first, 'status', 'failed', 'delayMs', 0),
+    jsonb_build_object('type', 'ack', 'leaseId', :'lease', 'messageId', :first + 1, 'status', 'retry', 'delayMs', 3600000))) ->> 'success' AS success;
+SELECT payload FROM queen_pop('each', batch => 2);
+-- Refused: with another status, or out of range; and one message with two delays.
+SELECT queen_ack(:'lease', delay => '1 s');
+SELECT queen_ack(:'lease', status => 'dead_letter', delay => '1 s');
+SELECT queen_ack(:'lease', status => 'retry', delay => '-1 s');
+SELECT queen_ack(:'lease', status => 'retry', delay => '367 days');
+SELECT queen_settle(:'lease', '[{"messageId": 1, "status": "completed", "delayMs": 1}]');
+SELECT queen_settle(:'lease', '[{"messageId": 1, "status": "retry", "delayMs": -1}]');
+SELECT queen_settle(:'lease', '[{"messageId": 1, "status": "retry", "delayMs": "1"}]');
+SELECT queen_settle(:'lease', jsonb_build_array(
+    jsonb_build_object('messageId', :first, 'status', 'retry', 'delayMs', 1),
+    jsonb_build_object('messageId', :first, 'status', 'retry', 'delayMs', 2)));
+SELECT queen_tx_commit('[{"type": "push", "queue": "each", "payload": 1, "delayMs": 1}]');

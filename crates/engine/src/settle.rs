@@ -4,10 +4,10 @@
 //! *outcome* is what becomes of each:
 //!
 //! - **completed**: it is done;
-//! - **failed**: it is charged with a failure and delivered again after a delay that grows with its
-//!   failures ([`crate::backoff`]). A message with more failures than the queue allows is
-//!   *exhausted*, and becomes a dead letter or is dropped;
-//! - **retry**: it is delivered again, without a charge and without a delay;
+//! - **failed**: it is charged with a failure and delivered again after a delay: that of the call,
+//!   or one that grows with its failures ([`crate::backoff`]). A message with more failures than
+//!   the queue allows is *exhausted*, and becomes a dead letter or is dropped;
+//! - **retry**: it is delivered again, without a charge, and without a delay if none is asked for;
 //! - **dead letter**: it is kept aside and not delivered again.
 //!
 //! **When the lease ends.** On a cursor, a failure or a retry ends the lease and gives back all
@@ -38,10 +38,11 @@ use crate::receipt::{Ending, Receipt};
 pub enum Status {
     /// It is done.
     Completed,
-    /// It could not be done. The next attempt comes after a delay.
-    Failed,
-    /// It is to be delivered again, without a charge.
-    Retry,
+    /// It could not be done. The next attempt comes after a delay, in microseconds; None: after
+    /// that of the policy.
+    Failed { delay: Option<i64> },
+    /// It is to be delivered again, without a charge, after a delay in microseconds.
+    Retry { delay: i64 },
     /// It can never be done.
     DeadLetter,
 }
@@ -82,20 +83,22 @@ impl Policy {
     fn outcome(&self, status: Status, failures: u32) -> Outcome {
         match status {
             Status::Completed => Outcome::Completed,
-            Status::Retry => Outcome::Retry,
+            Status::Retry { .. } => Outcome::Retry,
             Status::DeadLetter => Outcome::DeadLettered,
-            Status::Failed if failures <= self.retry_limit => Outcome::Failed,
-            Status::Failed if self.drop_exhausted => Outcome::Dropped,
-            Status::Failed => Outcome::DeadLettered,
+            Status::Failed { .. } if failures <= self.retry_limit => Outcome::Failed,
+            Status::Failed { .. } if self.drop_exhausted => Outcome::Dropped,
+            Status::Failed { .. } => Outcome::DeadLettered,
         }
     }
 
-    /// How long the messages that came back wait, if this is the highest number of failures of
-    /// those that failed now; 0 if none did.
-    fn delay_after(&self, failures: u32) -> i64 {
-        match failures {
-            0 => 0,
-            n => retry_delay(self.retry_delay, self.retry_backoff, self.retry_delay_max, n),
+    /// How long a message waits that comes back with `status` after so many failures, this one
+    /// included.
+    fn delay_of(&self, status: Status, failures: u32) -> i64 {
+        let Self { retry_delay: first, retry_backoff: factor, retry_delay_max: most, .. } = *self;
+        match status {
+            Status::Failed { delay: Some(delay) } | Status::Retry { delay } => delay,
+            Status::Failed { delay: None } => retry_delay(first, factor, most, failures),
+            Status::Completed | Status::DeadLetter => 0,
         }
     }
 }
@@ -200,11 +203,12 @@ fn apply(
 ) -> Settlement {
     let (mut cursor, mut lease) = (cursor.clone(), lease.clone());
     cursor.leases.retain(|other| other.id != lease.id);
-    let (outcomes, most_failures) = decide_outcomes(&mut cursor, named, policy);
+    let (outcomes, delay) = decide_outcomes(&mut cursor, named, policy);
     let dead = dead_letters(&cursor, &lease, &outcomes);
     take_off_settled(&mut cursor, &mut lease, &outcomes);
     // By what was said, also where the message turned out to be exhausted.
-    let gives_back = named.values().any(|s| matches!(s, Status::Failed | Status::Retry));
+    let gives_back =
+        named.values().any(|s| matches!(s, Status::Failed { .. } | Status::Retry { .. }));
     let ending = match (gives_back, lease.held.is_empty()) {
         (true, _) => Some(Ending::GaveBack),
         (false, true) => Some(Ending::Settled),
@@ -217,7 +221,6 @@ fn apply(
         }
         Some(ending) => {
             cursor.waiting.prepend(lease.held.clone());
-            let delay = policy.delay_after(most_failures);
             cursor.retry_at = (delay > 0).then(|| now.saturating_add(delay));
             Some(Receipt::of(lease, ending))
         }
@@ -232,27 +235,27 @@ fn apply(
     }
 }
 
-/// Charge the failures and decide the outcomes. Returns the outcomes, and the highest number of
-/// failures of the messages that failed now and are delivered again.
+/// Charge the failures and decide the outcomes. Returns the outcomes, and how long what comes back
+/// waits: as long as that of its messages that waits longest.
 fn decide_outcomes(
     cursor: &mut Cursor,
     named: &BTreeMap<MessageId, Status>,
     policy: &Policy,
-) -> (Vec<(MessageId, Outcome)>, u32) {
+) -> (Vec<(MessageId, Outcome)>, i64) {
     let mut outcomes = Vec::with_capacity(named.len());
-    let mut most_failures = 0;
+    let mut longest = 0;
     for (&message, &status) in named {
-        if status == Status::Failed {
+        if matches!(status, Status::Failed { .. }) {
             *cursor.failures.entry(message).or_default() += 1;
         }
         let failures = cursor.failures_of(message);
         let outcome = policy.outcome(status, failures);
-        if outcome == Outcome::Failed {
-            most_failures = most_failures.max(failures);
+        if matches!(outcome, Outcome::Failed | Outcome::Retry) {
+            longest = longest.max(policy.delay_of(status, failures));
         }
         outcomes.push((message, outcome));
     }
-    (outcomes, most_failures)
+    (outcomes, longest)
 }
 
 /// The dead letters among the outcomes.

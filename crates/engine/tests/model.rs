@@ -65,7 +65,7 @@ fn a_failure_ends_the_lease_and_keeps_what_was_completed() {
     world.run(&Step::Commit(0));
     assert_eq!(world.pop(3, 8).len(), 3);
     world.run(&Step::Settle(0b101, Status::Completed));
-    world.run(&Step::Settle(0b010, Status::Failed));
+    world.run(&Step::Settle(0b010, Status::Failed { delay: None }));
     assert!(world.pop(3, 8).is_empty(), "the retry delay was not kept");
     world.run(&Step::Wait(POLICY.retry_delay));
     assert_eq!(world.pop(3, 8), [MessageId::new(1, 1)]);

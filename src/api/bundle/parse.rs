@@ -12,7 +12,7 @@ use super::fields::{FIELDS, given, needed, refuse_fields, unknown};
 use super::marker::{self, KvOperation, OnMarker};
 use super::timer::TimerOperation;
 use crate::api::push::PushItem;
-use crate::api::settle::{checked_partition, parse_status, target};
+use crate::api::settle::{checked_partition, status_with_delay, target};
 use crate::api::{args, json};
 use crate::broker::bundle::{Bundle, NamedTimer, NamedWrite};
 use crate::broker::settle::{SettleItem, SettleTarget};
@@ -39,6 +39,7 @@ struct Operation<'a> {
     error: Option<Cow<'a, str>>,
     #[serde(borrow)]
     partition: Option<Cow<'a, str>>,
+    delay_ms: Option<f64>,
     #[serde(borrow)]
     queue: Option<Cow<'a, str>>,
     #[serde(borrow, default, deserialize_with = "given")]
@@ -126,6 +127,7 @@ fn add_operation(bundle: &mut Bundle, at: usize, op: Operation) -> Result<()> {
         ("messageId", op.message_id.is_some()),
         ("status", op.status.is_some()),
         ("error", op.error.is_some()),
+        ("delayMs", op.delay_ms.is_some()),
         ("queue", op.queue.is_some()),
         ("payload", op.payload.is_some()),
         ("headers", op.headers.is_some()),
@@ -136,14 +138,15 @@ fn add_operation(bundle: &mut Bundle, at: usize, op: Operation) -> Result<()> {
             let lease = lease_id(&needed("leaseId", op.lease_id)?)?;
             let target =
                 target(op.message_id, op.transaction_id.as_deref())?.unwrap_or(SettleTarget::All);
-            let status = parse_status(op.status.as_deref().unwrap_or("completed"))?;
+            let status =
+                status_with_delay(op.status.as_deref().unwrap_or("completed"), op.delay_ms)?;
             let partition = checked_partition(op.partition.as_deref())?;
             let error = op.error.as_deref().map(args::error_text);
             let item = SettleItem { target, partition, status, error };
             bundle.acks.entry(lease).or_default().push((at, item));
         }
         "push" => {
-            refuse_fields("push", &has, &["leaseId", "messageId", "status", "error"])?;
+            refuse_fields("push", &has, &["leaseId", "messageId", "status", "error", "delayMs"])?;
             let item = PushItem {
                 queue: needed("queue", op.queue)?,
                 payload: needed("payload", op.payload)?,

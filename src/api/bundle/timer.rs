@@ -6,11 +6,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::fields::{given, needed, refuse_fields, unknown};
-use crate::api::args::{self, YEAR};
+use crate::api::args;
 use crate::api::push::{destination, message};
 use crate::api::timer::moment;
 use crate::broker::bundle::NamedTimer;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::datum::Jsonb;
 
@@ -52,7 +52,7 @@ impl TimerOperation<'_> {
                     self.transaction_id.as_deref(),
                     headers.and_then(Jsonb::from_text),
                 )?;
-                let delay = self.delay_ms.map(milliseconds).transpose()?;
+                let delay = self.delay_ms.map(args::milliseconds).transpose()?;
                 let at = self.deliver_at.as_deref().map(clock::parse).transpose()?;
                 let deliver_at = moment(delay, at, now, ["delayMs", "deliverAt"])?;
                 Ok(NamedTimer::Schedule { key: self.timer_key.into_owned(), message, deliver_at })
@@ -72,18 +72,5 @@ impl TimerOperation<'_> {
             }
             other => Err(unknown("timer op", other, "Use \"schedule\" or \"cancel\".")),
         }
-    }
-}
-
-/// A delay in microseconds.
-fn milliseconds(delay: f64) -> Result<i64> {
-    const YEAR_MS: f64 = YEAR as f64 / 1000.0;
-    match delay {
-        delay if (0.0..=YEAR_MS).contains(&delay) => Ok((delay * 1000.0).round() as i64),
-        delay => Err(Error::invalid(
-            "delayMs is out of range",
-            format!("It is {delay}."),
-            format!("Pass 0 to {YEAR_MS}, which is 366 days."),
-        )),
     }
 }

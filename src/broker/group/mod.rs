@@ -6,11 +6,12 @@
 //! [`crate::broker::hold`] says. Registration holds no more than the name that it registers.
 
 pub mod beginning;
+pub mod configure;
 pub mod register;
 pub mod reorder;
 pub mod revoke;
 pub mod seek;
-mod unordered_partition;
+pub mod unordered_partition;
 
 use crate::error::{Code, Error};
 use crate::store::group::QUEUE_MODE;

@@ -1,9 +1,10 @@
 //! Changing whether groups are read in order: each partition by one consumer at a time, or message
 //! by message.
 //!
-//! `queen_configure` calls this when a queue gets another ordering. It holds the queue's row, and
-//! here the queue alone, with those of its groups that change, their cursors and their claims. So
-//! no pop gets a message of them meanwhile.
+//! `queen_configure` calls [`reorder`] when a queue gets another ordering. It holds the queue's
+//! row, and here the queue alone, with those of its groups that change, their cursors and their
+//! claims. So no pop gets a message of them meanwhile. `queen_configure_group` calls
+//! [`reorder_one`] with a group that it holds alone.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +42,7 @@ pub fn reorder(queue: &Queue, before: &Options) -> Result<()> {
 /// Make an ordered group one without order, or the other way round. What is not settled stays
 /// unsettled, with what is known of its deliveries and failures. The group gets a new id and new
 /// cursors, so that a pop that has looked at the old ones goes on from none of them.
-fn reorder_one(queue: &Queue, group: &Group, locked: Vec<LockedCursor>) -> Result<()> {
+pub fn reorder_one(queue: &Queue, group: &Group, locked: Vec<LockedCursor>) -> Result<()> {
     let mut located = locate(group, locked)?;
     let now = clock::now();
     let void_before = queue.identity.void_before;

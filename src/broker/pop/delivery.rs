@@ -22,6 +22,8 @@ pub struct Delivery {
     pub created_at: Moment,
     /// How often the message has been delivered, with this time.
     pub attempt: u32,
+    /// How often the message was settled as failed before.
+    pub failures: u32,
     /// The lease and its deadline; None: the message has been settled.
     pub lease: Option<(LeaseId, Moment)>,
 }

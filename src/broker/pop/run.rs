@@ -3,12 +3,12 @@
 //! [`super::ordered`] and [`super::unordered`] find messages and lock; then they come here. All
 //! writes here are under the lock on a cursor or a claim, which the transaction keeps to its end.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use queen_engine::lease::{Handle, LeaseId};
-use queen_engine::message::Spans;
+use queen_engine::message::{MessageId, Spans};
 use queen_engine::pop::{Pop, Popped};
 
 use super::context::{PopContext, PopLimits};
@@ -207,7 +207,8 @@ impl<'a> PopRun<'a> {
         }
         self.fetch_missing(segments, &popped.taken, log);
         self.cover((located.id, located.message));
-        self.deliver(&located.partition, &popped.taken, segments, lease);
+        let failures = &located.cursor.failures;
+        self.deliver(&located.partition, &popped.taken, failures, segments, lease);
         Ok(PartitionResult::Popped)
     }
 
@@ -236,11 +237,13 @@ impl<'a> PopRun<'a> {
         self.lease.covered.push(row);
     }
 
-    /// Deliver messages whose state has been written.
+    /// Deliver messages whose state has been written. `failures`: how often each was settled as
+    /// failed before; those that are not in it, never.
     pub fn deliver(
         &mut self,
         partition: &str,
         messages: &Spans,
+        failures: &BTreeMap<MessageId, u32>,
         segments: &HashMap<u64, Stored>,
         lease: Option<(LeaseId, i64)>,
     ) {
@@ -265,6 +268,7 @@ impl<'a> PopRun<'a> {
                     contents,
                     created_at,
                     attempt: span.deliveries,
+                    failures: failures.get(&message).copied().unwrap_or(0),
                     lease: lease.map(|(id, duration)| (id, now.saturating_add(duration))),
                 });
             }

@@ -138,6 +138,8 @@ pub struct SegmentSummary {
     pub xid: u64,
     pub created_at: Moment,
     pub messages: u64,
+    /// The bytes of its payloads, as stored.
+    pub bytes: u64,
 }
 
 /// Every visible segment of a partition, in order.
@@ -151,6 +153,7 @@ pub fn rows(queue: i64, partition: &str, under: &ActiveSnapshot) -> Vec<SegmentS
             xid: unsigned(row.need(XID)),
             created_at: row.need::<At>(CREATED_AT).0,
             messages: u64::from(row.need::<i16>(N) as u16),
+            bytes: row.stored_size(PAYLOADS),
         });
         ControlFlow::Continue(())
     });

@@ -96,6 +96,7 @@ struct Case(&'static str, &'static str, &'static str);
 /// the views, the metrics and the sweep.
 const CASES: &[Case] = &[
     Case("configure", "", "queen_configure('q', retry_limit => 0)"),
+    Case("configure a group", "", "queen_configure_group('q', 'g', retry_limit => 0)"),
     Case("to no order", "", "queen_configure('small', ordering => 'none')"),
     Case("push", "", "queen_push('q', '{}', 'p')"),
     Case("push with an id", "", "queen_push('q', '{}', 'p', 'new')"),
@@ -152,6 +153,7 @@ const CASES: &[Case] = &[
     Case("seek", "", "queen_seek('small', 'g', 'start')"),
     Case("unsubscribe", "", "queen_unsubscribe('small', 'g')"),
     Case("purge", "", "queen_purge('small')"),
+    Case("purge a partition", "", "queen_purge('small', 'p')"),
     Case("delete a queue", "", "queen_delete_queue('small')"),
     Case(
         "replay a dead letter",
@@ -159,6 +161,7 @@ const CASES: &[Case] = &[
          WHERE partition = 'dead'",
         "queen_dead_letter_replay((SELECT id FROM dead))",
     ),
+    Case("replay dead letters", "", "queen_dead_letter_replay_all('q', max_messages => 3)"),
     Case("purge dead letters", "", "queen_dead_letter_purge('q', 'other')"),
     Case("schedule", "", "queen_schedule('q', 'timer', '{}', delay => '1 hour')"),
     Case("every", "", "queen_every('q', 'timer', '@daily', '{}')"),

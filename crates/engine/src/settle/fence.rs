@@ -77,7 +77,7 @@ impl<'a> Standing<'a> {
         if self.dead.find(message).is_some() {
             return match status {
                 // Either may have made the dead letter.
-                Status::DeadLetter | Status::Failed => Ok(Some(Outcome::Already)),
+                Status::DeadLetter | Status::Failed { .. } => Ok(Some(Outcome::Already)),
                 _ => Err(Refusal::AlreadySettled { message }),
             };
         }

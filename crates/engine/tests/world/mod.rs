@@ -320,8 +320,8 @@ impl World {
 fn repeats(known: Known, status: Status) -> bool {
     match status {
         Status::Completed => !known.dead,
-        Status::DeadLetter | Status::Failed => known.dead,
-        Status::Retry => false,
+        Status::DeadLetter | Status::Failed { .. } => known.dead,
+        Status::Retry { .. } => false,
     }
 }
 

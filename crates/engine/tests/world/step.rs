@@ -26,8 +26,8 @@ pub enum Step {
 pub fn any_step() -> impl Strategy<Value = Step> {
     let status = prop_oneof![
         4 => Just(Status::Completed),
-        2 => Just(Status::Failed),
-        1 => Just(Status::Retry),
+        2 => Just(Status::Failed { delay: None }),
+        1 => Just(Status::Retry { delay: 0 }),
         1 => Just(Status::DeadLetter),
     ];
     prop_oneof![

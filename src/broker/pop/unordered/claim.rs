@@ -9,7 +9,7 @@
 //! cursor. Retention takes the lock before it looks for claims. So either it sees the claim, or the
 //! pop sees the lock.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use queen_engine::cursor::{Cursor, Readiness};
 use queen_engine::lease::LeaseId;
@@ -132,7 +132,7 @@ pub fn claim_free(
         }
     }
     if !kept.is_empty() {
-        run.deliver(partition, &kept.delivered(), &segments, lease_of_kept);
+        run.deliver(partition, &kept.delivered(), &BTreeMap::new(), &segments, lease_of_kept);
     }
     Ok(outcome)
 }

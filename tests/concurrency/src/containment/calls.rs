@@ -130,7 +130,14 @@ pub const CALLS: &[Call] = &[
         "queen_configure('{q}', retry_limit => 7)",
         Conflicts("SELECT queen_configure('{q}', retry_limit => 8)"),
     ),
+    writes(
+        "queen_configure_group",
+        "consumer_group",
+        "queen_configure_group('{q}', 'holder', retry_limit => 7)",
+        Conflicts("SELECT queen_configure_group('{q}', 'holder', retry_limit => 8)"),
+    ),
     writes("queen_purge", "segment", "queen_purge('{q}')", Holds(ACK)),
+    writes("queen_purge of a partition", "segment", "queen_purge('{q}', 'p')", Holds(ACK)),
     writes("queen_delete_queue", "consumer_group", "queen_delete_queue('{q}')", Holds(ACK)),
     writes(
         "queen_schedule",
@@ -150,6 +157,12 @@ pub const CALLS: &[Call] = &[
         "dead_letter",
         "queen_dead_letter_replay({dead})",
         Conflicts(REPLAY),
+    ),
+    writes(
+        "queen_dead_letter_replay_all",
+        "dead_letter",
+        "queen_dead_letter_replay_all('{q}')",
+        Rival::None,
     ),
     writes(
         "queen_dead_letter_purge",

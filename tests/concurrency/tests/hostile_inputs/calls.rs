@@ -56,6 +56,11 @@ pub const CONTROLS: &[&str] = &["a\u{1}b", "\u{1f}", "\u{7f}", "line\nfeed", "en
 /// with a legal name that no object has, and with NULL.
 pub const NAMES: &[(&str, Expected, Expected)] = &[
     ("queen_purge(@)", UNDEFINED, BAD),
+    ("queen_purge('s', @)", Fine, Fine),
+    ("queen_configure_group(@, 'holder')", UNDEFINED, BAD),
+    ("queen_configure_group('held', @)", UNDEFINED, UNDEFINED),
+    ("queen_dead_letter_replay_all(@)", UNDEFINED, BAD),
+    ("queen_dead_letter_replay_all('held', @)", UNDEFINED, Fine),
     ("queen_delete_queue(@)", UNDEFINED, BAD),
     ("queen_seek(@, 'holder', 'end')", UNDEFINED, BAD),
     ("queen_seek('held', @, 'end')", UNDEFINED, UNDEFINED),
@@ -254,6 +259,16 @@ pub const VALUES: &[(Expected, &str, &str)] = &[
     (BAD, "queen_dead_letter_replay(@)", "NULL"),
     (TOO_BIG, "queen_dead_letter_replay(@)", "'9223372036854775808'"),
     (UNREADABLE, "queen_dead_letter_replay(@)", "'' | '1.5' | '0x10g' | 'NaN'"),
+    (BAD, "queen_configure_group('held', 'reader', retry_limit => @)", "-1 | '-2147483648'"),
+    (
+        BAD,
+        "queen_configure_group('held', 'reader', unset => @)",
+        "'{retention}' | '{x}' | '{NULL}'",
+    ),
+    (Fine, "queen_configure_group('held', 'reader', unset => @)", "NULL | '{}' | '{retry_limit}'"),
+    (BAD, "queen_dead_letter_replay_all('held', max_messages => @)", "0 | -1 | 100001"),
+    (Fine, "queen_dead_letter_replay_all('held', max_messages => @)", "1 | 100000 | NULL"),
+    (Fine, "queen_dead_letter_replay_all('held', error_like => @)", "NULL | '' | '%' | '_\\'"),
     (BAD, "queen_kv_list('ns', max_rows => @)", "0 | -1 | 1001 | '-2147483648'"),
     (Fine, "queen_kv_list('ns', max_rows => @)", "1 | 1000 | NULL"),
     (
@@ -315,8 +330,8 @@ pub const VALUES: &[(Expected, &str, &str)] = &[
         "queen_ack('LEASE', transaction_ids => @)",
         "'{}' | '{NULL}' | '{{a}}' | '{a}', message_ids => '{1}' | '{a,NULL}'",
     ),
-    (BAD, "queen_push_batch('c', @)", "NULL | '{NULL}' | '{1,NULL}' | '{{1},{2}}'"),
-    (Fine, "queen_push_batch('c', @)", r#"'{}' | '[-1:0]={1,2}' | '{"null"}'"#),
+    (BAD, "queen_push_batch('c', @)", "'{NULL}' | '{1,NULL}' | '{{1},{2}}'"),
+    (Fine, "queen_push_batch('c', @)", r#"NULL | '{}' | '[-1:0]={1,2}' | '{"null"}'"#),
     (
         BAD,
         "queen_push_batch('c', '{1,2}', transaction_ids => @)",
