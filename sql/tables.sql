@@ -257,6 +257,15 @@ CREATE TABLE queen_mq.timer (
 COMMENT ON TABLE queen_mq.timer IS 'Messages that enter the log later: timers, recurring messages, and pushes with a delay';
 CREATE INDEX timer_due ON queen_mq.timer (queue_id, deliver_at, id);
 
+-- Which queues get what is published on the topics that a pattern matches. A binding names its queue
+-- instead of its id, because the queue may not exist yet.
+CREATE TABLE queen_mq.binding (
+    pattern text COLLATE "C" NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    CONSTRAINT binding_once PRIMARY KEY (pattern, queue)
+);
+COMMENT ON TABLE queen_mq.binding IS 'Which queues are bound to which topics';
+
 -- Segments that are for one group alone, as segment.only_group says. They do not count as pending for
 -- the other groups.
 CREATE TABLE queen_mq.replay (
@@ -348,6 +357,7 @@ SELECT pg_catalog.pg_extension_config_dump('queen_mq.tally', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.timer', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.replay', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.timer_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.binding', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.lease_set', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.lease_set_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.receipt', '');

@@ -100,4 +100,9 @@ WHERE t.schedule IS NOT NULL;
 COMMENT ON VIEW @extschema@.queen_schedules IS
     'Messages that recur: when each comes next, and when it came last';
 
+CREATE VIEW @extschema@.queen_bindings AS
+SELECT pattern, queue
+FROM queen_mq.binding;
+COMMENT ON VIEW @extschema@.queen_bindings IS 'Which queues get what is published on which topics';
+
 SET LOCAL search_path TO @extschema@, pg_temp;

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::pg::clock;
 use crate::settings;
 use crate::store::queue::{self, Options, Queue};
-use crate::store::{dead_letter, group, segment, timer};
+use crate::store::{binding, dead_letter, group, segment, timer};
 
 /// The queue of this name. If there is none, it is created, or, with `queen_mq.auto_create` off,
 /// refused with 42704.
@@ -118,6 +118,7 @@ pub fn delete(name: &str) -> Result<i64> {
         attempt.lock_rows(move || {
             timer::lock_of_queue(id);
             dead_letter::delete_of_queue(&name);
+            binding::delete_of_queue(&name);
             Ok(())
         })?;
         Ok(groups)

@@ -13,8 +13,12 @@ const EPOCH: i64 = 946_684_800;
 
 impl TimeZone {
     /// The zone of this name, as the setting TimeZone takes it: a name of `pg_timezone_names`, in
-    /// whatever case, or a rule in the manner of POSIX. None: there is no such zone.
+    /// whatever case, or a rule in the manner of POSIX. None: there is no such zone. A number is no
+    /// name: the setting counts it to the east, and POSIX to the west.
     pub fn named(name: &str) -> Option<Self> {
+        if name.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first)) {
+            return None;
+        }
         let name = CString::new(name).ok()?;
         // SAFETY: a C string, which is copied. What it returns is never freed.
         let zone = unsafe { pg_sys::pg_tzset(name.as_ptr()) };

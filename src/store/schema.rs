@@ -2,14 +2,14 @@
 //! PostgreSQL has to know of them.
 
 use super::{
-    admission, claim, cursor, dead_letter, discovery, group, identity, lease_set, marker, progress,
-    queue, receipt, replay, segment, sweep, tally, timer,
+    admission, binding, claim, cursor, dead_letter, discovery, group, identity, lease_set, marker,
+    progress, queue, receipt, replay, segment, sweep, tally, timer,
 };
 use crate::pg::catalogue::Extension;
 use crate::pg::table::Table;
 
 /// All tables, that of queues first: its owner is the role as which the extension's code runs.
-pub static TABLES: [&Table; 19] = [
+pub static TABLES: [&Table; 20] = [
     &queue::QUEUES,
     &segment::SEGMENTS,
     &admission::ADMISSIONS,
@@ -21,6 +21,7 @@ pub static TABLES: [&Table; 19] = [
     &tally::TALLIES,
     &receipt::RECEIPTS,
     &timer::TIMERS,
+    &binding::BINDINGS,
     &identity::INSTALLATIONS,
     &marker::MARKERS,
     &lease_set::LEASE_SETS,

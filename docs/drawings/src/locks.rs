@@ -64,9 +64,9 @@ const RUNGS: [Rung; 11] = [
     ),
     rung(
         "rows of timer, dead_letter",
-        "",
+        "and binding",
         false,
-        &["schedule, cancel, delete; replay and", "purge of dead letters"],
+        &["schedule, cancel, bind, unbind, delete;", "replay and purge of dead letters"],
         &["pop, sweep (timers)"],
     ),
 ];

@@ -28,6 +28,7 @@ const SETUP: &str = "
     SELECT queen_subscribe('s', 'g', 'all');
     SELECT queen_configure('full', max_depth => 1);
     SELECT queen_push_batch('full', '{1,2,3}');
+    SELECT queen_bind('for s', 's');
 ";
 
 /// All legal odd names, including the longest.

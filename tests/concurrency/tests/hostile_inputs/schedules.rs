@@ -1,4 +1,5 @@
-//! Schedules, time zones and keys of messages that recur, with what is expected of each.
+//! Schedules, time zones and keys of messages that recur, and topics, with what is expected of
+//! each.
 
 use super::calls::{BAD, Expected, Fine};
 
@@ -45,4 +46,7 @@ pub const SCHEDULES: &[(Expected, &str, &str)] = &[
     (BAD, "queen_every('c', @, '1 day', '1')", "NULL | '' | repeat('x', 991) | E'\\x01'"),
     (Fine, "queen_every('c', @, '1 day', '1')", "repeat('x', 990)"),
     (BAD, "queen_every('json', 'k', '1 day', @)", "NULL | to_jsonb(repeat('x', 17 << 20))"),
+    (Fine, "queen_bind(@, 's')", "'.' | '..#' | '#.*.#.*.#' | repeat('#.', 127) || '#'"),
+    (Fine, "queen_publish(@, '1')", "'.' | '#' | '*' | repeat('.', 255) | repeat('a.', 127)"),
+    (BAD, "queen_publish('for s', @)", "NULL | to_jsonb(repeat('x', 17 << 20))"),
 ];
