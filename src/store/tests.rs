@@ -34,7 +34,8 @@ static INDEXES: [&Index; 19] = [
 ];
 
 /// Indexes that only statements use: the planner chooses them.
-const OF_STATEMENTS: [&str; 11] = [
+const OF_STATEMENTS: [&str; 12] = [
+    "binding_once",
     "dead_letter_of_group",
     "dead_letter_pkey",
     "lease_set_pkey",

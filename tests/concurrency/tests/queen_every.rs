@@ -80,13 +80,27 @@ async fn worker_sweeps_and_pops_move_each_occurrence_once_also_after_a_crash() -
     }
     let session = db.session().await?;
     // The worker goes on alone.
+    goes_on(&session).await?;
+    each_came_once(&session, first).await?;
+    drop(db);
+    drop(cluster);
+    Ok(())
+}
+
+/// Wait for an occurrence that is yet to come.
+async fn goes_on(session: &Session) -> Result<()> {
     let last = session.now().await?;
-    eventually("occurrence after the crash", SOON, async || {
-        let came = in_log(&session, "tick").await?;
+    eventually("a further occurrence", SOON, async || {
+        let came = in_log(session, "tick").await?;
         Ok(came.last().is_some_and(|newest| *newest > last).then_some(()))
     })
-    .await?;
-    let came = in_log(&session, "tick").await?;
+    .await
+}
+
+/// Of a message that comes each second, from `first` on: no occurrence came twice, or early, or for
+/// another moment.
+async fn each_came_once(session: &Session, first: DateTime<Utc>) -> Result<()> {
+    let came = in_log(session, "tick").await?;
     ensure!(came.len() >= 3, "{came:?}");
     for (one, next) in came.iter().zip(&came[1..]) {
         ensure!(one < next, "{one} and then {next} of {came:?}");
@@ -98,8 +112,27 @@ async fn worker_sweeps_and_pops_move_each_occurrence_once_also_after_a_crash() -
     let early = "SELECT count(*) FROM queen_messages
                  WHERE created_at < split_part(transaction_id, '@', 2)::timestamptz";
     assert_eq!(session.count(early).await?, 0);
-    drop(db);
-    drop(cluster);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_promoted_standby_goes_on_and_repeats_nothing() -> Result<()> {
+    let cluster = Cluster::start_with(SERVE_ALL)?;
+    let db = TestDb::create(&cluster.config()).await?;
+    let session = db.session().await?;
+    session.run("SELECT queen_configure('q', dedup_window => '0')").await?;
+    session.run("SELECT queen_every('q', 'tick', '1 second', '{}')").await?;
+    let first = next_at(&session).await?;
+    let standby = cluster.standby()?;
+    let mut config = standby.config();
+    config.dbname(db.name());
+    let there = Session::open(&config).await?;
+    goes_on(&there).await?;
+    cluster.crash()?;
+    standby.promote()?;
+    goes_on(&there).await?;
+    each_came_once(&there, first).await?;
+    drop((db, cluster, standby));
     Ok(())
 }
 
