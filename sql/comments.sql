@@ -3,7 +3,7 @@
 COMMENT ON FUNCTION queen_configure IS
     'Create a queue, or change its options (NULL keeps an option, unset sets it back to its default). Returns the options in effect.';
 COMMENT ON FUNCTION queen_delete_queue IS
-    'Delete a queue with its messages, groups, leases, timers and dead letters. Returns the number of messages.';
+    'Delete a queue with its messages, groups, leases, timers, bindings and dead letters. Returns the number of messages.';
 COMMENT ON FUNCTION queen_push IS
     'Append a message to a partition of a queue. A transaction_id that was pushed within the dedup_window is a duplicate, and nothing is stored.';
 COMMENT ON FUNCTION queen_push_batch IS
@@ -40,8 +40,16 @@ COMMENT ON FUNCTION @extschema@.queen_dead_letter_purge(text, text, interval) IS
     'Delete dead letters of a queue: of one group or of all, of any age or older than an interval. Returns how many.';
 COMMENT ON FUNCTION @extschema@.queen_schedule(text, text, jsonb, interval, timestamptz, text, text, jsonb) IS
     'Schedule a message that enters the log later. A timer of this key is replaced.';
+COMMENT ON FUNCTION @extschema@.queen_every(text, text, text, jsonb, text, jsonb, text) IS
+    'Push a message over and over, by a cron expression or at an interval. A timer of this key is replaced.';
 COMMENT ON FUNCTION @extschema@.queen_cancel(text, text) IS
-    'Cancel a timer. Returns false if there is none.';
+    'Cancel a timer, or end a recurring message. Returns false if there is none.';
+COMMENT ON FUNCTION @extschema@.queen_bind(text, text) IS
+    'Bind a queue to the topics that a pattern matches (* stands for one word, # for any number). Returns false if it is bound so already.';
+COMMENT ON FUNCTION @extschema@.queen_unbind(text, text) IS
+    'Undo the binding of a queue to a pattern. Returns false if there is none.';
+COMMENT ON FUNCTION @extschema@.queen_publish(text, jsonb, text, text, jsonb) IS
+    'Push a message to each queue that is bound to a topic. Returns a row for each queue.';
 COMMENT ON FUNCTION @extschema@.queen_metrics() IS
     'Figures of every queue and every consumer group, a row for each';
 COMMENT ON FUNCTION @extschema@.queen_prometheus() IS

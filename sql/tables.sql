@@ -247,7 +247,8 @@ CREATE TABLE queen_mq.waterline (
 );
 COMMENT ON TABLE queen_mq.waterline IS 'From which transaction on segments have ids above which one. Readers of the log skip by it what is deleted.';
 
--- Messages that enter the log later.
+-- Messages that enter the log later: once, or over and over. A message that recurs keeps its row. With
+-- each occurrence, the row gets the moment and the transaction_id of the next one.
 CREATE TABLE queen_mq.timer (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_id bigint NOT NULL,
@@ -259,10 +260,26 @@ CREATE TABLE queen_mq.timer (
     deliver_at timestamptz NOT NULL,
     payload jsonb NOT NULL,
     headers jsonb,
+    -- The schedule of a message that recurs, as the user wrote it. NULL: it enters the log once.
+    schedule text,
+    time_zone text,
+    -- If the schedule is an interval, its value. NULL: it is a cron expression.
+    every interval,
+    -- The moment of the occurrence that has entered the log last.
+    last_at timestamptz,
     CONSTRAINT timer_once UNIQUE (queue_id, timer_key)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
-COMMENT ON TABLE queen_mq.timer IS 'Messages that enter the log later: timers, and pushes with a delay';
+COMMENT ON TABLE queen_mq.timer IS 'Messages that enter the log later: timers, recurring messages, and pushes with a delay';
 CREATE INDEX timer_due ON queen_mq.timer (queue_id, deliver_at, id);
+
+-- Which queues get what is published on the topics that a pattern matches. A binding names its queue
+-- instead of its id, because the queue may not exist yet.
+CREATE TABLE queen_mq.binding (
+    pattern text COLLATE "C" NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    CONSTRAINT binding_once PRIMARY KEY (pattern, queue)
+);
+COMMENT ON TABLE queen_mq.binding IS 'Which queues are bound to which topics';
 
 -- Segments that are for one group alone, as segment.only_group says. They do not count as pending for
 -- the other groups.
@@ -365,6 +382,7 @@ SELECT pg_catalog.pg_extension_config_dump('queen_mq.waterline', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.timer', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.replay', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.timer_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.binding', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.lease_set', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.lease_set_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.receipt', '');

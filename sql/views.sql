@@ -101,8 +101,30 @@ SELECT q.name AS queue,
        t.payload,
        t.headers
 FROM queen_mq.timer t
-JOIN queen_mq.queue q ON q.id = t.queue_id;
+JOIN queen_mq.queue q ON q.id = t.queue_id
+WHERE t.schedule IS NULL;
 COMMENT ON VIEW @extschema@.queen_timers IS
     'Messages that enter the log later. A push with a delay has no timer_key.';
+
+CREATE VIEW @extschema@.queen_schedules AS
+SELECT q.name AS queue,
+       t.timer_key,
+       t.schedule,
+       t.time_zone,
+       t.deliver_at AS next_at,
+       t.last_at,
+       t.partition,
+       t.payload,
+       t.headers
+FROM queen_mq.timer t
+JOIN queen_mq.queue q ON q.id = t.queue_id
+WHERE t.schedule IS NOT NULL;
+COMMENT ON VIEW @extschema@.queen_schedules IS
+    'Messages that recur: when each comes next, and when it came last';
+
+CREATE VIEW @extschema@.queen_bindings AS
+SELECT pattern, queue
+FROM queen_mq.binding;
+COMMENT ON VIEW @extschema@.queen_bindings IS 'Which queues get what is published on which topics';
 
 SET LOCAL search_path TO @extschema@, pg_temp;

@@ -49,6 +49,17 @@ pub fn timer_key(value: Option<&str>) -> Result<&str> {
     text("timer_key", required("timer_key", value)?, TRANSACTION_ID_MAX)
 }
 
+/// The key of a recurring message: 1..990 bytes without control characters. With a time behind it,
+/// it is a transaction_id.
+pub fn recurring_key(value: Option<&str>) -> Result<&str> {
+    text("timer_key", required("timer_key", value)?, TRANSACTION_ID_MAX - 34)
+}
+
+/// A schedule: 1..1024 bytes without control characters.
+pub fn schedule(value: Option<&str>) -> Result<&str> {
+    text("schedule", required("schedule", value)?, TRANSACTION_ID_MAX)
+}
+
 fn text<'a>(what: &str, value: &'a str, max: usize) -> Result<&'a str> {
     if value.is_empty() || value.len() > max {
         return Err(Error::invalid(

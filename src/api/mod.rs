@@ -14,5 +14,6 @@ pub mod settle;
 mod signatures;
 pub mod sweep;
 pub mod timer;
+pub mod topic;
 pub mod wait;
 pub mod watch;

@@ -218,15 +218,15 @@ pub fn checked(options: Options) -> Result<Options> {
     }
 }
 
-/// Remove `queue`: its log, groups, leases, timers and dead letters. Markers stay. Returns the
-/// number of messages removed. Settling a lease of it is QN003 from then on.
+/// Remove `queue`: its log, groups, leases, timers, bindings and dead letters. Markers stay.
+/// Returns the number of messages removed. Settling a lease of it is QN003 from then on.
 ///
 /// Errors: 42704 if there is no such queue; 22023.
 ///
 /// Transaction: takes effect when the caller commits. Waits for transactions that have popped or
-/// settled, registered, moved or removed a group, replayed a dead letter, moved a timer, or pushed
-/// where `max_depth` is set, and have not ended; meanwhile other consumers go on. A push that has
-/// not committed by then is lost with the queue.
+/// settled, registered, moved or removed a group, replayed a dead letter, moved a timer, undone a
+/// binding, or pushed where `max_depth` is set, and have not ended; meanwhile other consumers go
+/// on. A push that has not committed by then is lost with the queue.
 #[pg_extern]
 fn queen_delete_queue(call: Call, queue: Option<&str>) -> i64 {
     call.answer(|| {

@@ -34,6 +34,7 @@ pub static SIGNATURES: &[Signature] = &[
         &[UUID, INT8ARRAY, TEXT, TEXT, TEXTARRAY, TEXT, INTERVAL],
         &[INT4, INT4, INT4, BOOL],
     ),
+    of("queen_bind", &[TEXT, TEXT], &[BOOL]),
     of("queen_cancel", &[TEXT, TEXT], &[BOOL]),
     of(
         "queen_configure",
@@ -68,6 +69,7 @@ pub static SIGNATURES: &[Signature] = &[
     of("queen_dead_letter_replay", &[INT8], &[INT8, TEXT]),
     of("queen_dead_letter_replay_all", &[TEXT, TEXT, TEXT, TIMESTAMPTZ, INT4], &[INT8]),
     of("queen_delete_queue", &[TEXT], &[INT8]),
+    of("queen_every", &[TEXT, TEXT, TEXT, JSONB, TEXT, JSONB, TEXT], &[TEXT, TIMESTAMPTZ]),
     of("queen_extend", &[UUID, INTERVAL], &[TIMESTAMPTZ]),
     of("queen_kv_check", &[TEXT, TEXT, INT8, BOOL], &[BOOL, JSONB, INT8, TEXT]),
     of("queen_kv_delete", &[TEXT, TEXT, INT8, BOOL], &[BOOL, JSONB, INT8, TEXT]),
@@ -100,6 +102,7 @@ pub static SIGNATURES: &[Signature] = &[
         &[TEXT, TEXT, INT8, TEXT, JSONB, JSONB, TIMESTAMPTZ, TEXT, INT4, UUID, TIMESTAMPTZ, INT4],
     ),
     of("queen_prometheus", &[], &[TEXT]),
+    of("queen_publish", &[TEXT, JSONB, TEXT, TEXT, JSONB], &[TEXT, INT8, TEXT, TEXT]),
     of("queen_purge", &[TEXT, TEXT], &[INT8]),
     of("queen_push", &[TEXT, JSONB, TEXT, TEXT, JSONB, INTERVAL], &[INT8, TEXT, TEXT]),
     of(
@@ -118,6 +121,7 @@ pub static SIGNATURES: &[Signature] = &[
     of("queen_subscribe", &[TEXT, TEXT, TEXT, TIMESTAMPTZ, TEXT], &[BOOL]),
     of("queen_sweep", &[INT4], &[TEXT, INT8]),
     of("queen_tx_commit", &[JSONB, JSONB, JSONB, UUIDARRAY], &[JSONB]),
+    of("queen_unbind", &[TEXT, TEXT], &[BOOL]),
     of("queen_unsubscribe", &[TEXT, TEXT], &[BOOL]),
     of("queen_wait", &[TEXT, TEXT, INTERVAL, BOOL], &[BOOL]),
     of("queen_worker_start", &[], &[BOOL]),

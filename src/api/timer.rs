@@ -1,5 +1,5 @@
-//! `queen_schedule`, `queen_cancel`: messages that enter the log later. What a timer is, is in
-//! [`crate::broker::timer`].
+//! `queen_schedule`, `queen_every`, `queen_cancel`: messages that enter the log later. What a timer
+//! is, is in [`crate::broker::timer`].
 
 use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::prelude::*;
@@ -7,6 +7,7 @@ use pgrx::prelude::*;
 use super::args::{self, YEAR};
 use super::call::Call;
 use super::push::{destination, message};
+use crate::broker::push::recurring::Times;
 use crate::broker::timer::{self, Scheduled};
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, Moment};
@@ -60,6 +61,50 @@ fn queen_schedule(
     TableIterator::once((status, scheduled.transaction_id, deliver_at))
 }
 
+/// Push a message to `partition` of `queue` over and over, by `schedule`: a cron expression of five
+/// fields (or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`), read in `time_zone`; or an
+/// interval of at least 1 s (a day is 24 hours, a month 30 days), from the registration on. A local
+/// time that does not exist comes with the next one that does; one that exists twice comes once,
+/// the first time. The queue is created as by a push.
+///
+/// Returns `scheduled`, or `rescheduled` where the queue had a timer of this `timer_key` (1..990
+/// bytes), of one message or of a recurring one; and the next moment. Where that one recurs by an
+/// equal `schedule` in an equal `time_zone`, `next_at` stays as it was.
+///
+/// Each occurrence enters the log once, as a due timer does, with the transaction_id
+/// `<timer_key>@<UTC time>`. What was missed while nothing ran comes once, for the newest time.
+///
+/// Errors: 22023; 42704 for an unknown queue when `queen_mq.auto_create` is off.
+///
+/// Transaction: as `queen_schedule`.
+#[allow(clippy::too_many_arguments)]
+#[pg_extern]
+fn queen_every(
+    call: Call,
+    queue: Option<&str>,
+    timer_key: Option<&str>,
+    schedule: Option<&str>,
+    payload: Option<Jsonb>,
+    partition: default!(Option<&str>, "'Default'"),
+    headers: default!(Option<Jsonb>, "NULL"),
+    time_zone: default!(Option<&str>, "'UTC'"),
+) -> TableIterator<
+    'static,
+    (name!(status, &'static str), name!(next_at, Option<TimestampWithTimeZone>)),
+> {
+    let scheduled = call.answer(|| {
+        let to = destination(queue, partition)?;
+        let key = args::recurring_key(timer_key)?;
+        let schedule = args::schedule(schedule)?;
+        let time_zone = args::name("time_zone", time_zone.or(Some("UTC")))?;
+        let message = message(&to, payload, None, headers)?;
+        let times = Times::parse(schedule, time_zone)?;
+        call.write(|| timer::every(key, &message, &times, clock::now()))
+    });
+    let next_at = clock::timestamp(scheduled.deliver_at);
+    TableIterator::once((status(&scheduled), next_at))
+}
+
 /// What a user is told.
 pub fn status(scheduled: &Scheduled) -> &'static str {
     if scheduled.is_new { "scheduled" } else { "rescheduled" }
@@ -94,8 +139,8 @@ pub fn moment(
     Ok(at.max(clock::EARLIEST))
 }
 
-/// Cancel a timer. Returns false if there is none: it has been moved into the log, or was never
-/// set.
+/// Cancel a timer, or end a recurring message. Returns false if there is none: it has been moved
+/// into the log, or was never set.
 ///
 /// Errors: 22023.
 ///

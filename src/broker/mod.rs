@@ -17,3 +17,4 @@ pub mod restore;
 pub mod settle;
 pub mod stats;
 pub mod timer;
+pub mod topic;

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::pg::clock;
 use crate::settings;
 use crate::store::queue::{self, Options, Queue};
-use crate::store::{dead_letter, group, segment, timer};
+use crate::store::{binding, dead_letter, group, segment, timer};
 use crate::wait::waiters::{self, Topic};
 
 /// The queue of this name. If there is none, it is created, or, with `queen_mq.auto_create` off,
@@ -120,6 +120,7 @@ pub fn delete(name: &str) -> Result<i64> {
         attempt.lock_rows(move || {
             timer::lock_of_queue(id);
             dead_letter::delete_of_queue(&name);
+            binding::delete_of_queue(&name);
             Ok(())
         })?;
         Ok(groups)

@@ -1,5 +1,7 @@
 //! The server's clock, and its types in microseconds.
 
+use std::ffi::CString;
+
 use pgrx::PgTryBuilder;
 use pgrx::datum::ToIsoString;
 use pgrx::datum::{Interval, TimestampWithTimeZone};
@@ -101,6 +103,22 @@ pub fn parse(text: &str) -> Result<Moment> {
     })
 }
 
+/// From text, as PostgreSQL reads an interval; None where it reads none.
+pub fn parse_interval(text: &str) -> Option<Interval> {
+    let text = CString::new(text).ok()?;
+    let read = || {
+        let arguments = [
+            Some(pg_sys::Datum::from(text.as_ptr())),
+            pg_sys::InvalidOid.into_datum(),
+            (-1_i32).into_datum(),
+        ];
+        // SAFETY: the function takes a C string, which lives across the call, the OID of an
+        // element type, which it does not use, and a type modifier. It returns an interval.
+        unsafe { pgrx::direct_function_call(pg_sys::interval_in, &arguments) }
+    };
+    PgTryBuilder::new(read).catch_others(|_| None).execute()
+}
+
 /// As in an error's DETAIL: `2026-11-29 12:00:00.5+00`.
 pub fn show(moment: Moment) -> String {
     // SAFETY: timestamptz_to_str fills a static buffer of the backend and takes any value.
@@ -114,4 +132,10 @@ pub fn iso(moment: Moment) -> String {
     timestamp(moment)
         .and_then(|at| at.to_iso_string_with_timezone("UTC").ok())
         .unwrap_or_else(|| show(moment))
+}
+
+/// ISO 8601 in UTC, with a fraction of a second only where there is one: `2026-12-01T12:00:00Z`.
+pub fn iso_utc(moment: Moment) -> String {
+    let text = iso(moment);
+    text.strip_suffix("+00:00").map_or(text.clone(), |local| format!("{local}Z"))
 }

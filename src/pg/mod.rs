@@ -53,5 +53,6 @@ pub mod table;
 #[allow(clippy::expect_used, clippy::panic)]
 mod tests;
 pub mod text;
+pub mod time_zone;
 pub mod usage;
 mod write;

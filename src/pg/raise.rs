@@ -32,7 +32,15 @@ impl Error {
 impl ClientNotice {
     /// Send it to the client, as its `client_min_messages` says.
     pub fn send(self) {
-        let code = PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION;
+        self.report(PgLogLevel::NOTICE, PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION);
+    }
+
+    /// Send it to the client and to the server's log, as a WARNING.
+    pub fn warn(self) {
+        self.report(PgLogLevel::WARNING, PgSqlErrorCode::ERRCODE_WARNING);
+    }
+
+    fn report(self, level: PgLogLevel, code: PgSqlErrorCode) {
         let mut report = ErrorReport::new(code, self.message, "queen_mq");
         if let Some(detail) = self.detail {
             report = report.set_detail(detail);
@@ -40,7 +48,7 @@ impl ClientNotice {
         if let Some(hint) = self.hint {
             report = report.set_hint(hint);
         }
-        report.report(PgLogLevel::NOTICE);
+        report.report(level);
     }
 }
 

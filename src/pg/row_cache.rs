@@ -8,12 +8,22 @@ use super::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::error::Result;
 
 /// Rows by a key of theirs. The transaction that changes one announces it (see [`changes`]).
-pub struct RowCache<K, T>(SessionCache<K, (u64, T)>);
+pub struct RowCache<K, T> {
+    rows: SessionCache<K, (u64, T)>,
+    /// Bytes that a row takes besides itself.
+    weigh: fn(&T) -> usize,
+}
 
 impl<K: Eq + Hash, T: Clone> RowCache<K, T> {
     /// Remembers up to `most` rows.
     pub fn of(most: usize) -> Self {
-        Self(SessionCache::of(most))
+        Self::weighed(most, |_| 0)
+    }
+
+    /// Remembers up to `most` rows, as long as they do not take too many bytes: `weigh` tells how
+    /// many one takes besides itself.
+    pub fn weighed(most: usize, weigh: fn(&T) -> usize) -> Self {
+        Self { rows: SessionCache::of(most), weigh }
     }
 
     /// The row of this key as it is at this moment: remembered, or read by `read`. In REPEATABLE
@@ -29,13 +39,13 @@ impl<K: Eq + Hash, T: Clone> RowCache<K, T> {
         changes::hear_all();
         let count = changes::count();
         let remembered =
-            self.0.change(&key, |(before, row)| (*before == count).then(|| row.clone()));
+            self.rows.change(&key, |(before, row)| (*before == count).then(|| row.clone()));
         if let Some(row) = remembered.flatten() {
             return Ok(Some(row));
         }
         let found = ActiveSnapshot::new_snapshot(read)?;
         if let Some(row) = &found {
-            self.0.keep(key, (count, row.clone()));
+            self.rows.keep_heavy(key, (count, row.clone()), (self.weigh)(row));
         }
         Ok(found)
     }

@@ -21,8 +21,9 @@
 //!
 //! The table `identity`, which the first call after a restore locks, and the row of a queue that is
 //! configured or deleted are locked before them. Rows of groups, of cursors and claims (both
-//! ascending), of timers and of dead letters are locked after them. Pops and sweeps only try these
-//! locks, they wait for none. The module `broker::hold::attempts` says how the other calls wait.
+//! ascending), of timers, dead letters and bindings are locked after them. Pops and sweeps only try
+//! these locks, they wait for none. The module `broker::hold::attempts` says how the other calls
+//! wait.
 //!
 //! One call departs from this order: a replay deletes its dead letter before it shares
 //! [`first_reads`], because the letter names the queue. The call that could wait for it in the

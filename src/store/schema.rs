@@ -2,14 +2,14 @@
 //! PostgreSQL has to know of them.
 
 use super::{
-    admission, claim, cursor, dead_letter, discovery, group, identity, lease_set, marker, progress,
-    queue, receipt, replay, segment, sweep, tally, timer, waterline,
+    admission, binding, claim, cursor, dead_letter, discovery, group, identity, lease_set, marker,
+    progress, queue, receipt, replay, segment, sweep, tally, timer, waterline,
 };
 use crate::pg::catalogue::Extension;
 use crate::pg::table::Table;
 
 /// All tables, that of queues first: its owner is the role as which the extension's code runs.
-pub static TABLES: [&Table; 20] = [
+pub static TABLES: [&Table; 21] = [
     &queue::QUEUES,
     &segment::SEGMENTS,
     &admission::ADMISSIONS,
@@ -22,6 +22,7 @@ pub static TABLES: [&Table; 20] = [
     &waterline::WATERLINES,
     &receipt::RECEIPTS,
     &timer::TIMERS,
+    &binding::BINDINGS,
     &identity::INSTALLATIONS,
     &marker::MARKERS,
     &lease_set::LEASE_SETS,

@@ -36,7 +36,8 @@ static INDEXES: [&Index; 21] = [
 ];
 
 /// Indexes that only statements use: the planner chooses them.
-const OF_STATEMENTS: [&str; 10] = [
+const OF_STATEMENTS: [&str; 11] = [
+    "binding_once",
     "dead_letter_of_group",
     "dead_letter_pkey",
     "lease_set_pkey",

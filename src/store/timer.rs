@@ -1,7 +1,9 @@
-//! `queen_mq.timer`: messages that enter the log later: scheduled ones, and pushes with a delay.
+//! `queen_mq.timer`: messages that enter the log later: scheduled ones, those that recur, and
+//! pushes with a delay.
 
 use std::ops::ControlFlow;
 
+use pgrx::datum::Interval;
 use pgrx::pg_sys;
 
 use crate::error::Error;
@@ -25,6 +27,10 @@ table! {
     DELIVER_AT: c"deliver_at" TIMESTAMPTZOID,
     PAYLOAD: c"payload" JSONBOID,
     HEADERS: c"headers" JSONBOID,
+    SCHEDULE: c"schedule" TEXTOID,
+    TIME_ZONE: c"time_zone" TEXTOID,
+    EVERY: c"every" INTERVALOID,
+    LAST_AT: c"last_at" TIMESTAMPTZOID,
 }
 
 /// A message to be scheduled.
@@ -36,17 +42,53 @@ pub struct NewTimer<'a> {
     pub deliver_at: Moment,
     pub payload: Jsonb,
     pub headers: Option<Jsonb>,
+    /// None: it enters the log once.
+    pub recurrence: Option<Recurrence>,
+}
+
+/// How a message recurs.
+#[derive(Clone, Debug)]
+pub struct Recurrence {
+    /// As the user wrote it.
+    pub schedule: String,
+    pub time_zone: String,
+    /// The value of a schedule that is an interval. None: the schedule is a cron expression.
+    pub every: Option<Interval>,
+}
+
+/// The column as it is, if the message recurs by the schedule that it had, and its next moment is
+/// known; otherwise as given.
+macro_rules! unless_same {
+    ($column:literal, $given:literal) => {
+        concat!(
+            $column,
+            " = CASE WHEN t.schedule = excluded.schedule AND t.time_zone = excluded.time_zone
+                 AND pg_catalog.isfinite(t.deliver_at) THEN t.",
+            $column,
+            " ELSE ",
+            $given,
+            " END"
+        )
+    };
 }
 
 // `xmax = 0`: the row was inserted, not updated.
 static REPLACE: Statement = Statement::new(
-    "INSERT INTO queen_mq.timer AS t (queue_id, timer_key, partition, transaction_id, deliver_at,
-         payload, headers)
-     VALUES ($1, $2, $3, $4, $5, $6, $7)
+    concat!(
+        "INSERT INTO queen_mq.timer AS t (queue_id, timer_key, partition, transaction_id,
+         deliver_at, payload, headers, schedule, time_zone, every)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
      ON CONFLICT ON CONSTRAINT timer_once DO UPDATE SET partition = excluded.partition,
-         transaction_id = excluded.transaction_id, deliver_at = excluded.deliver_at,
-         payload = excluded.payload, headers = excluded.headers
-     RETURNING t.xmax = 0 AS is_new",
+         payload = excluded.payload, headers = excluded.headers,
+         schedule = excluded.schedule, time_zone = excluded.time_zone,
+         every = excluded.every, ",
+        unless_same!("transaction_id", "excluded.transaction_id"),
+        ", ",
+        unless_same!("deliver_at", "excluded.deliver_at"),
+        ", ",
+        unless_same!("last_at", "NULL"),
+        " RETURNING t.xmax = 0 AS is_new, t.deliver_at"
+    ),
     &[
         pg_sys::INT8OID,
         pg_sys::TEXTOID,
@@ -55,14 +97,19 @@ static REPLACE: Statement = Statement::new(
         pg_sys::TIMESTAMPTZOID,
         pg_sys::JSONBOID,
         pg_sys::JSONBOID,
+        pg_sys::TEXTOID,
+        pg_sys::TEXTOID,
+        pg_sys::INTERVALOID,
     ],
 );
 
 impl NewTimer<'_> {
-    /// Schedule it in place of the timer of this key. True if there was none. Waits for a
-    /// transaction that is scheduling, delivering or cancelling that timer.
-    pub fn replace(self) -> bool {
+    /// Schedule it in place of the timer of this key. Returns whether there was none, and when the
+    /// message comes: where it recurs by the schedule that it had before, at the moment that it
+    /// had. Waits for a transaction that is scheduling, delivering or cancelling that timer.
+    pub fn replace(self) -> (bool, Moment) {
         own_commits::note_moment(self.deliver_at);
+        let recurrence = self.recurrence.as_ref();
         let values = [
             arg(self.queue),
             arg(self.key),
@@ -71,9 +118,12 @@ impl NewTimer<'_> {
             arg(At(self.deliver_at)),
             arg(self.payload),
             self.headers.and_then(arg),
+            recurrence.and_then(|recurrence| arg(recurrence.schedule.as_str())),
+            recurrence.and_then(|recurrence| arg(recurrence.time_zone.as_str())),
+            recurrence.and_then(|recurrence| arg(recurrence.every?)),
         ];
         match REPLACE.run(&values).first() {
-            Some(row) => row.need(c"is_new"),
+            Some(row) => (row.need(c"is_new"), row.need::<At>(c"deliver_at").0),
             None => Error::suppressed("queen_mq.timer").raise(),
         }
     }
@@ -112,11 +162,16 @@ pub struct Due {
     pub transaction_id: String,
     pub payload: Jsonb,
     pub headers: Option<Jsonb>,
+    pub deliver_at: Moment,
+    /// None: it enters the log once.
+    pub recurrence: Option<Recurrence>,
 }
 
 // Timers that another transaction is delivering, replacing or cancelling are skipped.
 static HOLD_DUE: Statement = Statement::new(
-    "SELECT id, timer_key, partition, transaction_id, payload, headers FROM queen_mq.timer
+    "SELECT id, timer_key, partition, transaction_id, payload, headers, deliver_at, schedule,
+         time_zone, every
+     FROM queen_mq.timer
      WHERE queue_id = $1 AND deliver_at >= $4 AND deliver_at <= $2
      ORDER BY deliver_at, id LIMIT $3 FOR UPDATE SKIP LOCKED",
     &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
@@ -134,6 +189,12 @@ pub fn hold_due(queue: i64, first: Moment, now: Moment, limit: usize) -> Vec<Due
             transaction_id: row.need(TRANSACTION_ID),
             payload: row.need(PAYLOAD),
             headers: row.get(HEADERS),
+            deliver_at: row.need::<At>(DELIVER_AT).0,
+            recurrence: row.get(SCHEDULE).map(|schedule| Recurrence {
+                schedule,
+                time_zone: row.need(TIME_ZONE),
+                every: row.get(EVERY),
+            }),
         })
         .collect()
 }
@@ -144,6 +205,21 @@ static DELETE: Statement =
 /// Delete timers that this transaction has locked.
 pub fn delete(ids: Vec<i64>) {
     DELETE.run(&[arg(ids)]);
+}
+
+static ADVANCE: Statement = Statement::new(
+    "UPDATE queen_mq.timer SET deliver_at = $2, transaction_id = $3, last_at = $4 WHERE id = $1",
+    &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID, pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],
+);
+
+/// Write down when a message that recurs comes next, and with which transaction_id. The transaction
+/// has locked its timer, and delivers the occurrence of `last`.
+pub fn advance(id: i64, next: Moment, transaction_id: &str, last: Moment) {
+    own_commits::note_moment(next);
+    let values = [arg(id), arg(At(next)), arg(transaction_id), arg(At(last))];
+    if ADVANCE.run(&values).affected() == 0 {
+        Error::suppressed("queen_mq.timer").raise();
+    }
 }
 
 pub(super) static BY_MOMENT: Index =

@@ -25,6 +25,8 @@
 //! - **Discovery** is how a group finds partitions with something to deliver ([`discovery`]), and
 //!   the **tally** of a queue is how many messages it has taken in ([`tally`]). The **floor** is up
 //!   to where its log is empty ([`floor`]).
+//! - A **schedule** says when the occurrences of a recurring message are ([`schedule`]).
+//! - A **topic** says what a message is about; **bindings** say which queues get it ([`topic`]).
 //! - A **marker** is a value under a name, with an expiry. It belongs to no queue ([`kv`]).
 //!
 //! Cursors, receipts, discoveries and tallies are stored as bytes ([`codec`]).
@@ -41,5 +43,7 @@ pub mod message;
 pub mod names;
 pub mod pop;
 pub mod receipt;
+pub mod schedule;
 pub mod settle;
 pub mod tally;
+pub mod topic;

@@ -63,10 +63,10 @@ const RUNGS: [Rung; 11] = [
         &["pop, fold, retention, sweep"],
     ),
     rung(
-        "rows of timer, dead_letter",
-        "",
+        "timer, dead_letter, binding",
+        "rows",
         false,
-        &["schedule, cancel, delete; replay and", "purge of dead letters"],
+        &["schedule, cancel, bind, unbind,", "delete; replay and purge of dead letters"],
         &["pop, sweep (timers)"],
     ),
 ];

@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 
 use crate::broker::push::max_depth;
 use crate::broker::push::message::{Destination, Message, Pushed};
+use crate::broker::push::recurring::{self, Upcoming};
 use crate::broker::push::segmenting::push_to_partition;
 use crate::broker::queue::find_or_auto_create;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::random::random;
-use crate::pg::snapshot::ActiveSnapshot;
+use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::store::admission::{self, Original};
 use crate::store::queue::Queue;
 use crate::store::timer::{self, Due, NewTimer};
@@ -89,6 +90,7 @@ impl Message {
             deliver_at,
             payload: self.payload,
             headers: self.headers,
+            recurrence: None,
         }
     }
 }
@@ -96,40 +98,76 @@ impl Message {
 /// Move up to `limit` messages that are due into the log, by partitions; returns how many. `next`
 /// is the moment of the queue's next timer. Waits for no other transaction: a timer that one holds,
 /// and a message whose transaction_id one is pushing, is left for later.
+///
+/// A message that recurs stays in the table of timers, with the moment of its next occurrence. Its
+/// row is locked and updated in the transaction that pushes the occurrence, so no other transaction
+/// pushes it.
 pub fn deliver_due(queue: &Queue, next: Option<Moment>, limit: usize) -> Result<usize> {
     let now = clock::now();
     let Some(first) = next.filter(|next| *next <= now) else { return Ok(0) };
+    if is_moved(queue, first, now)? {
+        return Ok(0);
+    }
     let mut partitions: BTreeMap<String, Vec<Due>> = BTreeMap::new();
     for due in timer::hold_due(queue.id, first, now, limit) {
         partitions.entry(due.partition.clone()).or_default().push(due);
     }
+    // A message that recurs gets a moment after this one, as a new timer would.
+    let base = moment_of(queue, now)?;
     let mut count = 0;
     for (partition, held) in partitions {
-        count += deliver_in(queue, &partition, held)?;
+        count += deliver_in(queue, &partition, held, base)?;
         pgrx::check_for_interrupts!();
     }
     Ok(count)
 }
 
-fn deliver_in(queue: &Queue, partition: &str, held: Vec<Due>) -> Result<usize> {
+/// Whether the snapshot of a transaction in REPEATABLE READ still shows timers as due, while all
+/// have been moved. To lock their rows would be error 40001 then, and in vain.
+fn is_moved(queue: &Queue, first: Moment, now: Moment) -> Result<bool> {
+    if !one_snapshot_per_transaction() {
+        return Ok(false);
+    }
+    let next = ActiveSnapshot::latest_snapshot(|under| Ok(timer::next(queue.id, first, under)))?;
+    Ok(next.is_none_or(|next| next > now))
+}
+
+fn deliver_in(queue: &Queue, partition: &str, held: Vec<Due>, base: Moment) -> Result<usize> {
     let has_window = queue.options.dedup_window() > 0;
     let to = Destination { queue: queue.name.as_str().into(), partition: partition.into() };
     let mut ids = Vec::new();
     let mut messages = Vec::new();
     for due in held {
-        if !has_window || !admission::is_busy(queue.id, partition, &due.transaction_id)? {
-            ids.push(due.id);
-            messages.push(Message {
-                was_admitted: due.key.starts_with(MADE_UP),
-                to: to.clone(),
-                payload: due.payload,
-                transaction_id: Some(due.transaction_id.into()),
-                headers: due.headers,
-            });
+        let upcoming = due.recurrence.as_ref().map(|recurrence| {
+            let title = || format!("\"{}\" of queue \"{}\"", due.key, queue.name);
+            Upcoming::of(recurrence, &due, base, title)
+        });
+        let transaction_id = match &upcoming {
+            Some(upcoming) => recurring::transaction_id(&due.key, upcoming.newest),
+            None => due.transaction_id,
+        };
+        if has_window && admission::is_busy(queue.id, partition, &transaction_id)? {
+            continue;
         }
+        match upcoming {
+            Some(Upcoming { newest, next }) => {
+                let next_id = recurring::transaction_id(&due.key, next);
+                timer::advance(due.id, next, &next_id, newest);
+            }
+            None => ids.push(due.id),
+        }
+        messages.push(Message {
+            was_admitted: due.key.starts_with(MADE_UP),
+            to: to.clone(),
+            payload: due.payload,
+            transaction_id: Some(transaction_id.into()),
+            headers: due.headers,
+        });
     }
     if !ids.is_empty() {
         timer::delete(ids);
+    }
+    if !messages.is_empty() {
         // `max_depth` let them in when they were scheduled.
         push_to_partition(queue, partition, &messages.iter().collect::<Vec<_>>())?;
     }

@@ -26,5 +26,6 @@ mod scan_snapshot;
 mod session;
 mod spi;
 mod subtransaction;
+mod time_zone;
 mod triggers;
 mod try_insert;

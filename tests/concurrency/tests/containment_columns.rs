@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use queen_tests::{Ack, Fails, Pop, Push, PushBatch, TestDb, n, numbers};
 
 /// The tables whose rows calls read or write.
-const TABLES: [&str; 15] = [
+const TABLES: [&str; 16] = [
     "queue",
     "segment",
     "admission",
@@ -16,6 +16,7 @@ const TABLES: [&str; 15] = [
     "discovery",
     "tally",
     "timer",
+    "binding",
     "marker",
     "receipt",
     "lease_set",

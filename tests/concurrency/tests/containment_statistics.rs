@@ -29,6 +29,7 @@ const LITTLE: &str = "
     SELECT queen_ack(lease_id)
         FROM (SELECT DISTINCT lease_id FROM queen_pop('q', 'g', 4, partitions => 2)) AS l;
     SELECT queen_schedule('q', 'timer', '{}', delay => '1 day');
+    SELECT queen_bind('b.*', 'q');
     SELECT queen_kv_put('n', 'key', '1', forever => true);";
 
 /// Thousands of rows that a look-up has to step past: of the queue, the partition, the group, the
@@ -164,6 +165,10 @@ const CASES: &[Case] = &[
     Case("replay dead letters", "", "queen_dead_letter_replay_all('q', max_messages => 3)"),
     Case("purge dead letters", "", "queen_dead_letter_purge('q', 'other')"),
     Case("schedule", "", "queen_schedule('q', 'timer', '{}', delay => '1 hour')"),
+    Case("every", "", "queen_every('q', 'timer', '@daily', '{}')"),
+    Case("bind", "", "queen_bind('a.*', 'q')"),
+    Case("unbind", "", "queen_unbind('b.*', 'q')"),
+    Case("publish", "", "queen_publish('b.c', '{}')"),
     Case("cancel", "", "queen_cancel('q', 'timer')"),
     Case("kv_get", "", "queen_kv_get('n', 'key')"),
     Case("kv_get_many", "", "queen_kv_get_many('n', '{key,none,key}')"),

@@ -27,7 +27,7 @@ const fn writer(table: &'static str, first: &'static str, call: &'static str) ->
     Writer { table, first, call }
 }
 
-const WRITERS: [Writer; 16] = [
+const WRITERS: [Writer; 18] = [
     writer("queue", "SELECT", "PERFORM queen_push('q', '1')"),
     writer("segment", "SELECT", "PERFORM queen_push('q', '1')"),
     writer("segment", "SELECT queen_push('q', '1')", "PERFORM queen_push_batch('q', '{1,2}')"),
@@ -46,12 +46,14 @@ const WRITERS: [Writer; 16] = [
         "PERFORM queen_ack((SELECT lease_id FROM public.held LIMIT 1), status => 'dead_letter')",
     ),
     writer("timer", "SELECT", "PERFORM queen_schedule('q', 'k', '1', delay => '1 h')"),
+    writer("timer", "SELECT", "PERFORM queen_every('q', 'k', '@daily', '1')"),
+    writer("binding", "SELECT", "PERFORM queen_bind('#', 'q')"),
     writer("marker", "SELECT", "PERFORM queen_kv_put('n', 'k', '1', forever => true)"),
     writer("tally", PUSHED, "PERFORM queen_purge('q')"),
 ];
 
 /// The tables of messages and markers.
-const TABLES: [&str; 14] = [
+const TABLES: [&str; 15] = [
     "queue",
     "segment",
     "admission",
@@ -64,6 +66,7 @@ const TABLES: [&str; 14] = [
     "receipt",
     "dead_letter",
     "timer",
+    "binding",
     "marker",
     "tally",
 ];

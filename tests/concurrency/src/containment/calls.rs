@@ -3,7 +3,8 @@
 /// One call. [`super::Stage::prepare`] makes everything ready for it. Placeholders: `{q}` is the
 /// queue. It has the messages `a`, `b` and `c` in partition `p`, and the groups `g` (which has
 /// popped nothing) and `holder`. `{lease}` is the lease of `holder` on `a` (message id `{message}`)
-/// and `b`. `{dead}` is a dead letter. The queue has a timer `timer`. The namespace `n` has a
+/// and `b`. `{dead}` is a dead letter. The queue has a timer `timer` and is
+/// bound to `{q}.#`. The namespace `n` has a
 /// marker `{q}` with version `{version}`. The call uses literals only, so it depends on the
 /// search_path for the function's name alone.
 pub struct Call {
@@ -145,6 +146,30 @@ pub const CALLS: &[Call] = &[
         "queen_schedule('{q}', 'timer', '1', delay => '1 hour')",
         Conflicts(SCHEDULE),
     ),
+    writes(
+        "queen_every",
+        "timer",
+        "queen_every('{q}', 'timer', '@daily', '1', time_zone => 'Asia/Tokyo')",
+        Conflicts(SCHEDULE),
+    ),
+    writes(
+        "queen_bind",
+        "binding",
+        "queen_bind('{q} topic', '{q}')",
+        Conflicts("SELECT queen_bind('{q} topic', '{q}')"),
+    ),
+    writes(
+        "queen_unbind",
+        "binding",
+        "queen_unbind('{q}.#', '{q}')",
+        Conflicts("SELECT queen_unbind('{q}.#', '{q}')"),
+    ),
+    writes(
+        "queen_publish",
+        "segment",
+        "queen_publish('{q}.news', '1', 'p', 'twin')",
+        Conflicts(TWIN),
+    ),
     writes("queen_cancel", "timer", "queen_cancel('{q}', 'timer')", Conflicts(SCHEDULE)),
     writes(
         "queen_dead_letter_replay",
@@ -270,4 +295,6 @@ pub const CALLS: &[Call] = &[
     reads("queen_messages", "segment", "queen_messages"),
     reads("queen_dead_letters", "dead_letter", "queen_dead_letters"),
     reads("queen_timers", "timer", "queen_timers"),
+    reads("queen_schedules", "timer", "queen_schedules"),
+    reads("queen_bindings", "binding", "queen_bindings"),
 ];

@@ -54,6 +54,7 @@ BEGIN
     SELECT p.lease_id, p.message_id INTO lease, message FROM queen_pop(q, 'holder', batch => 2) p
         ORDER BY p.message_id LIMIT 1;
     PERFORM queen_schedule(q, 'timer', '1', delay => '3 hours');
+    PERFORM queen_bind(q || '.#', q);
     SELECT k.version INTO version FROM queen_kv_put('n', q, '1', forever => true) k;
 END
 $$;";

@@ -93,6 +93,14 @@ pub const NAMES: &[(&str, Expected, Expected)] = &[
     (r#"queen_tx_commit('[{"type":"push","queue":"s","partition":#,"payload":1}]')"#, Fine, Open),
     ("queen_schedule(@, 'key', '1', '1 hour')", Fine, BAD),
     ("queen_schedule('s', 'key', '1', '1 hour', partition => @)", Fine, Fine),
+    ("queen_every(@, 'key', '1 day', '1')", Fine, BAD),
+    ("queen_bind('topic', @)", Fine, BAD),
+    ("queen_bind(@, 's')", Fine, BAD),
+    ("queen_unbind(@, 's')", Fine, BAD),
+    ("queen_unbind('topic', @)", Fine, BAD),
+    ("queen_publish(@, '1')", Fine, BAD),
+    ("queen_publish('for s', '1', @)", Fine, Fine),
+    ("queen_every('s', 'key', '1 day', '1', @)", Fine, Fine),
     (
         r#"queen_tx_commit(timers => '[{"op":"schedule","queue":#,"timerKey":"key","payload":1,
            "delayMs":9e6}]')"#,
@@ -114,6 +122,7 @@ pub const IDS: &[(&str, Expected, Expected)] = &[
         Fine,
         Open,
     ),
+    ("queen_publish('for s', '1', transaction_id => @)", Fine, Fine),
     ("queen_schedule('ids', @, '1', '1 hour')", Fine, BAD),
     ("queen_schedule('ids', 'key', '1', '1 hour', transaction_id => @)", Fine, Fine),
     (

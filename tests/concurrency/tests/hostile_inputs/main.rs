@@ -3,6 +3,7 @@
 //! nothing behind, and the queues go on working. JSON is in `hostile_json`.
 
 mod calls;
+mod schedules;
 
 use std::collections::HashSet;
 
@@ -16,6 +17,7 @@ use calls::{
     BAD, CONTRACT, CONTROLS, Expected, Fine, IDS, INPUT, KEYS, NAMES, NAMESPACES, ODD, Open,
     Refused, VALUES,
 };
+use schedules::SCHEDULES;
 
 /// A queue with a live lease ('held'), one with messages for every group ('s'), and one without
 /// room ('full').
@@ -26,6 +28,7 @@ const SETUP: &str = "
     SELECT queen_subscribe('s', 'g', 'all');
     SELECT queen_configure('full', max_depth => 1);
     SELECT queen_push_batch('full', '{1,2,3}');
+    SELECT queen_bind('for s', 's');
 ";
 
 /// All legal odd names, including the longest.
@@ -80,7 +83,7 @@ fn calls() -> Vec<(Expected, String)> {
         calls.push((*null, with(template, None)));
     }
     calls.extend(NAMESPACES.iter().chain(KEYS).map(|template| (BAD, with(template, None))));
-    for (expected, template, values) in VALUES {
+    for (expected, template, values) in VALUES.iter().chain(SCHEDULES) {
         calls.extend(values.split(" | ").map(|value| (*expected, template.replace('@', value))));
     }
     calls
