@@ -100,6 +100,7 @@ pub fn purge_partition(queue: &Queue, partition: &str) -> Result<i64> {
         for row in &removed.counted {
             count.tally.remove(row.messages, row.bytes);
         }
+        count.tally.purges += 1;
         count.write();
         let ids: Vec<u64> = removed.all().map(|row| row.id).collect();
         segment::delete(queue.id, partition, &ids);

@@ -101,7 +101,8 @@ impl LogStanding {
     }
 
     /// What may have been removed since the last reading. Retention goes by age: by the options, if
-    /// they are what they were. A purge removes all that had arrived, and counts it as removed.
+    /// they are what they were. A purge removes messages of any age: all that had arrived, or those of
+    /// a partition, which is counted.
     fn removal(&self, queue: &Queue, written: &ArrivalCount, under: &ActiveSnapshot) -> Removal {
         let (before, now) = (&self.count.tally, &written.tally);
         let is_as_before = self.xid_offset == queue.identity.xid_offset
@@ -111,7 +112,8 @@ impl LogStanding {
         {
             return if is_as_before { Removal::Nothing } else { Removal::Any };
         }
-        if !is_as_before || now.removed_messages >= before.messages {
+        let was_purged = before.purges != now.purges || now.removed_messages >= before.messages;
+        if !is_as_before || was_purged {
             return Removal::Any;
         }
         let settled = queue.options.completed_retention();
