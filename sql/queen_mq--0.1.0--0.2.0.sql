@@ -97,6 +97,86 @@ RETURNS bigint LANGUAGE c AS 'MODULE_PATHNAME', 'queen_dead_letter_replay_all_wr
 COMMENT ON FUNCTION @extschema@.queen_dead_letter_replay_all(text, text, text, timestamptz, int) IS
     'Move dead letters of a queue to the ends of their partitions, each for its own group alone, the oldest first. Returns how many.';
 
+-- Messages that recur.
+ALTER TABLE queen_mq.timer
+    ADD COLUMN schedule text,
+    ADD COLUMN time_zone text,
+    ADD COLUMN every interval,
+    ADD COLUMN last_at timestamptz;
+COMMENT ON TABLE queen_mq.timer IS 'Messages that enter the log later: timers, recurring messages, and pushes with a delay';
+
+CREATE FUNCTION @extschema@.queen_every(queue text, timer_key text, schedule text, payload jsonb,
+    partition text DEFAULT 'Default', headers jsonb DEFAULT NULL, time_zone text DEFAULT 'UTC')
+RETURNS TABLE (status text, next_at timestamptz)
+LANGUAGE c AS 'MODULE_PATHNAME', 'queen_every_wrapper';
+COMMENT ON FUNCTION @extschema@.queen_every(text, text, text, jsonb, text, jsonb, text) IS
+    'Push a message over and over, by a cron expression or at an interval. A timer of this key is replaced.';
+COMMENT ON FUNCTION @extschema@.queen_cancel(text, text) IS
+    'Cancel a timer, or end a recurring message. Returns false if there is none.';
+
+-- Topics.
+CREATE TABLE queen_mq.binding (
+    pattern text COLLATE "C" NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    CONSTRAINT binding_once PRIMARY KEY (pattern, queue)
+);
+COMMENT ON TABLE queen_mq.binding IS 'Which queues are bound to which topics';
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.binding', '');
+
+CREATE FUNCTION @extschema@.queen_bind(pattern text, queue text)
+RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'queen_bind_wrapper';
+COMMENT ON FUNCTION @extschema@.queen_bind(text, text) IS
+    'Bind a queue to the topics that a pattern matches (* stands for one word, # for any number). Returns false if it is bound so already.';
+CREATE FUNCTION @extschema@.queen_unbind(pattern text, queue text)
+RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'queen_unbind_wrapper';
+COMMENT ON FUNCTION @extschema@.queen_unbind(text, text) IS
+    'Undo the binding of a queue to a pattern. Returns false if there is none.';
+CREATE FUNCTION @extschema@.queen_publish(topic text, payload jsonb, partition text DEFAULT 'Default',
+    transaction_id text DEFAULT NULL, headers jsonb DEFAULT NULL)
+RETURNS TABLE (queue text, message_id bigint, transaction_id text, status text)
+LANGUAGE c AS 'MODULE_PATHNAME', 'queen_publish_wrapper';
+COMMENT ON FUNCTION @extschema@.queen_publish(text, jsonb, text, text, jsonb) IS
+    'Push a message to each queue that is bound to a topic. Returns a row for each queue.';
+COMMENT ON FUNCTION @extschema@.queen_delete_queue IS
+    'Delete a queue with its messages, groups, leases, timers, bindings and dead letters. Returns the number of messages.';
+
+-- With this search_path, operators and functions in the views are those of PostgreSQL.
+SET LOCAL search_path TO pg_catalog, pg_temp;
+CREATE OR REPLACE VIEW @extschema@.queen_timers AS
+SELECT q.name AS queue,
+       CASE WHEN NOT starts_with(t.timer_key, E'\x01') THEN t.timer_key END AS timer_key,
+       t.partition,
+       t.transaction_id,
+       t.deliver_at,
+       t.payload,
+       t.headers
+FROM queen_mq.timer t
+JOIN queen_mq.queue q ON q.id = t.queue_id
+WHERE t.schedule IS NULL;
+
+CREATE VIEW @extschema@.queen_schedules AS
+SELECT q.name AS queue,
+       t.timer_key,
+       t.schedule,
+       t.time_zone,
+       t.deliver_at AS next_at,
+       t.last_at,
+       t.partition,
+       t.payload,
+       t.headers
+FROM queen_mq.timer t
+JOIN queen_mq.queue q ON q.id = t.queue_id
+WHERE t.schedule IS NOT NULL;
+COMMENT ON VIEW @extschema@.queen_schedules IS
+    'Messages that recur: when each comes next, and when it came last';
+
+CREATE VIEW @extschema@.queen_bindings AS
+SELECT pattern, queue
+FROM queen_mq.binding;
+COMMENT ON VIEW @extschema@.queen_bindings IS 'Which queues get what is published on which topics';
+
+SET LOCAL search_path TO @extschema@, pg_temp;
+
 -- The end of every script of the extension: of the install script and of every upgrade script. It
 -- gives all objects of the extension to the role that created the extension, and takes from PUBLIC
 -- the right to call its routines.

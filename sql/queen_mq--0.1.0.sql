@@ -7,7 +7,7 @@ The ordering of items is not stable, it is driven by a dependency graph.
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/lib.rs:37
+-- src/lib.rs:38
 -- bootstrap
 -- The state of queen_mq. Users may read it; only the extension writes it.
 --
@@ -201,6 +201,10 @@ CREATE TABLE queen_mq.progress (
     announced_xid bigint,
     -- Cursor in crates/engine.
     state bytea NOT NULL,
+    -- If the state ended leases: when, and their receipts (EndedLease in crates/engine). When the
+    -- row is deleted within an hour, they move to queen_mq.receipt.
+    ended_at timestamptz,
+    receipts bytea,
     CONSTRAINT progress_newest PRIMARY KEY (cursor_id, revision)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
         autovacuum_vacuum_insert_threshold = 20000, vacuum_truncate = off);
@@ -234,6 +238,17 @@ CREATE TABLE queen_mq.tally (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, vacuum_truncate = off,
         toast_tuple_target = 8160);
 COMMENT ON TABLE queen_mq.tally IS 'How many messages have arrived in each queue. The newest row of each queue counts.';
+
+-- At some moment the next transaction id was xid, and segment_id was the last one drawn. So every
+-- transaction from xid on has segment ids above segment_id. From these rows follows up to which id
+-- the log of a queue is empty (Floor in crates/engine).
+CREATE TABLE queen_mq.waterline (
+    queue_id bigint NOT NULL,
+    xid bigint NOT NULL,
+    segment_id bigint NOT NULL,
+    CONSTRAINT waterline_once PRIMARY KEY (queue_id, xid)
+);
+COMMENT ON TABLE queen_mq.waterline IS 'From which transaction on segments have ids above which one. Readers of the log skip by it what is deleted.';
 
 -- Messages that enter the log later.
 CREATE TABLE queen_mq.timer (
@@ -272,25 +287,34 @@ CREATE TABLE queen_mq.lease_set (
     cursor_ids bigint[] NOT NULL,
     -- If the ids are those of claims: the messages, in the order of the ids.
     message_ids bigint[],
-    created_at timestamptz NOT NULL
+    created_at timestamptz NOT NULL,
+    -- The revision of each cursor or claim that gave the lease. NULL: the rows of the claims did.
+    revisions bigint[]
 );
 COMMENT ON TABLE queen_mq.lease_set IS 'Leases over several partitions, or over several claims, and what they cover';
 
--- The traces of ended leases. From them a repeated or a late ack gets the right answer.
+-- The receipts of ended leases, from which a repeated or a late ack gets the right answer. They begin
+-- in queen_mq.progress, with the state that ended the lease, and come here when it is deleted. A row
+-- has those of many states.
 CREATE TABLE queen_mq.receipt (
+    -- A cursor or a claim. If below zero, a lease set, whose claims are gone.
     cursor_id bigint NOT NULL,
-    lease_id uuid NOT NULL,
+    -- The last revision whose receipts may be here. Of a lease set: the highest id of a claim.
+    revision bigint NOT NULL,
+    -- When the last of the leases ended.
     ended_at timestamptz NOT NULL,
-    -- Receipt in crates/engine.
+    -- The rows of the cursor up to this revision have been deleted.
+    pruned_to bigint NOT NULL,
+    -- EndedLease in crates/engine, one behind the other.
     body bytea NOT NULL,
-    -- Of a claim, because the row of the claim may be gone when its lease is named again.
+    -- Of claims, because their rows may be gone when the lease is named again.
     group_id bigint,
     partition text COLLATE "C",
-    CONSTRAINT receipt_once PRIMARY KEY (cursor_id, lease_id)
-) WITH (autovacuum_vacuum_scale_factor = 0.05);
+    CONSTRAINT receipt_newest PRIMARY KEY (cursor_id, revision)
+) WITH (autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off, toast_tuple_target = 8160);
 -- For the removal of a group. Its claims may be gone by then, so their receipts name the group.
 CREATE INDEX receipt_of_group ON queen_mq.receipt (group_id) WHERE group_id IS NOT NULL;
-COMMENT ON TABLE queen_mq.receipt IS 'What ended leases have settled, kept for at least an hour';
+COMMENT ON TABLE queen_mq.receipt IS 'What ended leases have settled, kept for at least an hour. The newest receipts are in queen_mq.progress.';
 
 CREATE TABLE queen_mq.dead_letter (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -340,6 +364,7 @@ SELECT pg_catalog.pg_extension_config_dump('queen_mq.progress', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.discovery', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.discovery_revision', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.tally', '');
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.waterline', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.timer', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.replay', '');
 SELECT pg_catalog.pg_extension_config_dump('queen_mq.timer_id_seq', '');
@@ -362,7 +387,7 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'queen_wait';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/lib.rs:80
+-- src/lib.rs:98
 -- requires:
 --   tables
 
@@ -447,7 +472,7 @@ SELECT pg_catalog.pg_extension_config_dump('queen_mq.owner', '');
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/settle.rs:37
+-- src/api/settle.rs:39
 -- queen_mq::api::settle::queen_ack
 CREATE  FUNCTION "queen_ack"(
 	"lease_id" uuid, /* Option < Uuid > */
@@ -467,7 +492,7 @@ AS 'MODULE_PATHNAME', 'queen_ack_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/timer.rs:104
+-- src/api/timer.rs:149
 -- queen_mq::api::timer::queen_cancel
 CREATE  FUNCTION "queen_cancel"(
 	"queue" TEXT, /* Option < & str > */
@@ -519,7 +544,7 @@ AS 'MODULE_PATHNAME', 'queen_configure_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/dead_letter.rs:40
+-- src/api/dead_letter.rs:74
 -- queen_mq::api::dead_letter::queen_dead_letter_purge
 CREATE  FUNCTION "queen_dead_letter_purge"(
 	"queue" TEXT, /* Option < & str > */
@@ -531,7 +556,7 @@ AS 'MODULE_PATHNAME', 'queen_dead_letter_purge_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/dead_letter.rs:21
+-- src/api/dead_letter.rs:23
 -- queen_mq::api::dead_letter::queen_dead_letter_replay
 CREATE  FUNCTION "queen_dead_letter_replay"(
 	"dead_letter_id" bigint /* Option < i64 > */
@@ -554,7 +579,7 @@ AS 'MODULE_PATHNAME', 'queen_delete_queue_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/settle.rs:229
+-- src/api/settle.rs:246
 -- queen_mq::api::settle::queen_extend
 CREATE  FUNCTION "queen_extend"(
 	"lease_id" uuid, /* Option < Uuid > */
@@ -811,7 +836,34 @@ COMMENT ON FUNCTION @extschema@.queen_kv_check(text, text, bigint, boolean) IS
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/watch.rs:123
+-- src/lib.rs:93
+-- requires:
+--   tables
+--   marker
+
+-- Payloads that do not fit into a page are compressed. lz4 does that several times faster than
+-- PostgreSQL's own method, and decompresses faster. A server may be built without it; then the
+-- setting default_toast_compression decides, as for any column.
+DO $$
+BEGIN
+    ALTER TABLE queen_mq.segment
+        ALTER payloads SET COMPRESSION lz4,
+        ALTER transaction_ids SET COMPRESSION lz4,
+        ALTER headers SET COMPRESSION lz4;
+    ALTER TABLE queen_mq.timer
+        ALTER payload SET COMPRESSION lz4, ALTER headers SET COMPRESSION lz4;
+    ALTER TABLE queen_mq.dead_letter
+        ALTER payload SET COMPRESSION lz4, ALTER headers SET COMPRESSION lz4;
+    ALTER TABLE queen_mq.marker ALTER value SET COMPRESSION lz4;
+EXCEPTION
+    -- compression method lz4 not supported
+    WHEN feature_not_supported THEN NULL;
+END
+$$;
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- src/api/watch.rs:151
 -- queen_mq::api::watch::queen_metrics
 CREATE  FUNCTION "queen_metrics"(
 
@@ -828,7 +880,7 @@ AS 'MODULE_PATHNAME', 'queen_metrics_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/pop.rs:32
+-- src/api/pop.rs:37
 -- queen_mq::api::pop::queen_pop
 CREATE  FUNCTION "queen_pop"(
 	"queue" TEXT, /* Option < & str > */
@@ -842,24 +894,24 @@ CREATE  FUNCTION "queen_pop"(
 	"subscription_mode" TEXT DEFAULT NULL, /* Option < & str > */
 	"subscription_from" timestamp with time zone DEFAULT NULL /* Option < TimestampWithTimeZone > */
 ) RETURNS TABLE (
-	"queue" TEXT,  /* String */
-	"partition" TEXT,  /* String */
+	"queue" text,  /* Text */
+	"partition" text,  /* Text */
 	"message_id" bigint,  /* i64 */
-	"transaction_id" TEXT,  /* String */
+	"transaction_id" text,  /* Text */
 	"payload" jsonb,  /* Jsonb */
 	"headers" jsonb,  /* Option < Jsonb > */
 	"created_at" timestamp with time zone,  /* Option < TimestampWithTimeZone > */
-	"consumer_group" TEXT,  /* Option < String > */
+	"consumer_group" text,  /* Option < Text > */
 	"delivery_attempt" INT,  /* i32 */
-	"lease_id" uuid,  /* Option < Uuid > */
-	"lease_expires_at" timestamp with time zone  /* Option < TimestampWithTimeZone > */
+	"lease_id" uuid,  /* Option < UuidDatum > */
+	"lease_expires_at" timestamp with time zone   /* Option < TimestampWithTimeZone > */
 )
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'queen_pop_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/watch.rs:146
+-- src/api/watch.rs:174
 -- queen_mq::api::watch::queen_prometheus
 CREATE  FUNCTION "queen_prometheus"(
 
@@ -870,7 +922,7 @@ AS 'MODULE_PATHNAME', 'queen_prometheus_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/queue.rs:247
+-- src/api/queue.rs:248
 -- queen_mq::api::queue::queen_purge
 CREATE  FUNCTION "queen_purge"(
 	"queue" TEXT /* Option < & str > */
@@ -880,7 +932,7 @@ AS 'MODULE_PATHNAME', 'queen_purge_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/push.rs:41
+-- src/api/push.rs:45
 -- queen_mq::api::push::queen_push
 CREATE  FUNCTION "queen_push"(
 	"queue" TEXT, /* Option < & str > */
@@ -891,15 +943,15 @@ CREATE  FUNCTION "queen_push"(
 	"delay" interval DEFAULT NULL /* Option < Interval > */
 ) RETURNS TABLE (
 	"message_id" bigint,  /* Option < i64 > */
-	"transaction_id" TEXT,  /* String */
-	"status" TEXT  /* & '_ str */
+	"transaction_id" text,  /* Text */
+	"status" text  /* Text */
 )
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'queen_push_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/push.rs:69
+-- src/api/push.rs:79
 -- queen_mq::api::push::queen_push_batch
 CREATE  FUNCTION "queen_push_batch"(
 	"queue" TEXT, /* Option < & str > */
@@ -910,30 +962,30 @@ CREATE  FUNCTION "queen_push_batch"(
 ) RETURNS TABLE (
 	"ordinal" INT,  /* i32 */
 	"message_id" bigint,  /* Option < i64 > */
-	"transaction_id" TEXT,  /* String */
-	"status" TEXT  /* & '_ str */
+	"transaction_id" text,  /* Text */
+	"status" text  /* Text */
 )
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'queen_push_batch_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/push.rs:109
+-- src/api/push.rs:119
 -- queen_mq::api::push::queen_push_items
 CREATE  FUNCTION "queen_push_items"(
 	"items" jsonb /* Option < Jsonb > */
 ) RETURNS TABLE (
 	"ordinal" INT,  /* i32 */
 	"message_id" bigint,  /* Option < i64 > */
-	"transaction_id" TEXT,  /* String */
-	"status" TEXT  /* & '_ str */
+	"transaction_id" text,  /* Text */
+	"status" text  /* Text */
 )
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'queen_push_items_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/timer.rs:30
+-- src/api/timer.rs:31
 -- queen_mq::api::timer::queen_schedule
 CREATE  FUNCTION "queen_schedule"(
 	"queue" TEXT, /* Option < & str > */
@@ -954,7 +1006,7 @@ AS 'MODULE_PATHNAME', 'queen_schedule_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/group.rs:69
+-- src/api/group.rs:75
 -- queen_mq::api::group::queen_seek
 CREATE  FUNCTION "queen_seek"(
 	"queue" TEXT, /* Option < & str > */
@@ -968,7 +1020,7 @@ AS 'MODULE_PATHNAME', 'queen_seek_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/settle.rs:178
+-- src/api/settle.rs:195
 -- queen_mq::api::settle::queen_settle
 CREATE  FUNCTION "queen_settle"(
 	"lease_id" uuid, /* Option < Uuid > */
@@ -984,7 +1036,7 @@ AS 'MODULE_PATHNAME', 'queen_settle_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/group.rs:23
+-- src/api/group.rs:29
 -- queen_mq::api::group::queen_subscribe
 CREATE  FUNCTION "queen_subscribe"(
 	"queue" TEXT, /* Option < & str > */
@@ -998,7 +1050,7 @@ AS 'MODULE_PATHNAME', 'queen_subscribe_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/sweep.rs:23
+-- src/api/sweep.rs:24
 -- queen_mq::api::sweep::queen_sweep
 CREATE  FUNCTION "queen_sweep"(
 	"max_ms" INT DEFAULT 1000 /* Option < i32 > */
@@ -1024,7 +1076,7 @@ AS 'MODULE_PATHNAME', 'queen_tx_commit_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/group.rs:49
+-- src/api/group.rs:55
 -- queen_mq::api::group::queen_unsubscribe
 CREATE  FUNCTION "queen_unsubscribe"(
 	"queue" TEXT, /* Option < & str > */
@@ -1035,7 +1087,7 @@ AS 'MODULE_PATHNAME', 'queen_unsubscribe_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/sweep.rs:41
+-- src/api/sweep.rs:42
 -- queen_mq::api::sweep::queen_worker_start
 CREATE  FUNCTION "queen_worker_start"(
 
@@ -1046,61 +1098,66 @@ AS 'MODULE_PATHNAME', 'queen_worker_start_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/watch.rs:29
+-- src/api/sweep.rs:52
+CREATE SCHEMA IF NOT EXISTS queen_mq; /* queen_mq::api::sweep::queen_mq */
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- src/api/sweep.rs:64
+-- queen_mq::api::sweep::queen_mq::has_worker
+-- requires:
+--   tables
+CREATE  FUNCTION queen_mq."has_worker"(
+
+) RETURNS bool /* bool */
+STRICT 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'has_worker_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- src/lib.rs:88
+-- requires:
+--   api::sweep::queen_mq::has_worker
+
+-- Tell the launcher of this database, and the role that creates the extension if no worker is free.
+SELECT queen_mq.has_worker();
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- src/api/watch.rs:25
 CREATE SCHEMA IF NOT EXISTS queen_mq; /* queen_mq::api::watch::queen_mq */
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/watch.rs:68
--- queen_mq::api::watch::queen_mq::queue_figures
--- requires:
---   tables
-CREATE  FUNCTION queen_mq."queue_figures"(
-
-) RETURNS TABLE (
-	"queue" TEXT,  /* String */
-	"depth" bigint,  /* i64 */
-	"bytes" bigint,  /* i64 */
-	"oldest_age" interval,  /* Option < Interval > */
-	"partitions" bigint,  /* i64 */
-	"groups" bigint  /* i64 */
-)
-STRICT 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'queue_figures_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- src/api/watch.rs:91
+-- src/api/watch.rs:94
 -- queen_mq::api::watch::queen_mq::live_leases
 -- requires:
 --   tables
 CREATE  FUNCTION queen_mq."live_leases"(
-
+	"queue" TEXT, /* Option < & str > */
+	"consumer_group" TEXT /* Option < & str > */
 ) RETURNS TABLE (
-	"queue" TEXT,  /* String */
-	"consumer_group" TEXT,  /* Option < String > */
 	"partition" TEXT,  /* String */
 	"lease_id" uuid,  /* Uuid */
 	"expires_at" timestamp with time zone,  /* Option < TimestampWithTimeZone > */
 	"messages" bigint,  /* i64 */
 	"delivery_attempt" INT  /* i32 */
 )
-STRICT 
+
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'live_leases_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/api/watch.rs:35
+-- src/api/watch.rs:32
 -- queen_mq::api::watch::queen_mq::group_figures
 -- requires:
 --   tables
 CREATE  FUNCTION queen_mq."group_figures"(
-
+	"queue" TEXT, /* Option < & str > */
+	"consumer_group" TEXT /* Option < & str > */
 ) RETURNS TABLE (
-	"queue" TEXT,  /* String */
-	"consumer_group" TEXT,  /* Option < String > */
 	"pending" bigint,  /* i64 */
 	"in_flight" bigint,  /* i64 */
 	"retrying" bigint,  /* i64 */
@@ -1108,111 +1165,35 @@ CREATE  FUNCTION queen_mq."group_figures"(
 	"oldest_pending_age" interval,  /* Option < Interval > */
 	"last_pop_at" timestamp with time zone  /* Option < TimestampWithTimeZone > */
 )
-STRICT 
+
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'group_figures_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/lib.rs:38
+-- src/api/watch.rs:67
+-- queen_mq::api::watch::queen_mq::queue_figures
 -- requires:
 --   tables
---   api::watch::queen_mq::group_figures
---   api::watch::queen_mq::queue_figures
---   api::watch::queen_mq::live_leases
+CREATE  FUNCTION queen_mq."queue_figures"(
+	"queue" TEXT /* Option < & str > */
+) RETURNS TABLE (
+	"depth" bigint,  /* i64 */
+	"bytes" bigint,  /* i64 */
+	"oldest_age" interval,  /* Option < Interval > */
+	"partitions" bigint,  /* i64 */
+	"groups" bigint  /* i64 */
+)
 
--- The views for users. In all of them, consumer_group is NULL for queue mode.
-
--- With this search_path, operators and functions in the views are those of PostgreSQL, even if the
--- schema of the extension has others of these names.
-SET LOCAL search_path TO pg_catalog, pg_temp;
-
-CREATE VIEW @extschema@.queen_messages AS
-SELECT q.name AS queue,
-       s.partition,
-       s.id * 28 + m.place - 1 AS message_id,
-       coalesce(m.transaction_id, 'msg-' || (s.id * 28 + m.place - 1)) AS transaction_id,
-       m.payload,
-       m.headers,
-       s.created_at
-FROM queen_mq.segment s
-JOIN queen_mq.queue q ON q.id = s.queue_id
-CROSS JOIN LATERAL unnest(s.payloads, s.transaction_ids, s.headers)
-    WITH ORDINALITY AS m(payload, transaction_id, headers, place);
-COMMENT ON VIEW @extschema@.queen_messages IS 'Every message in the log, settled or not';
-
-CREATE VIEW @extschema@.queen_dead_letters AS
-SELECT id AS dead_letter_id,
-       queue,
-       nullif(consumer_group, '') AS consumer_group,
-       partition,
-       message_id,
-       transaction_id,
-       payload,
-       headers,
-       error,
-       failures,
-       deliveries,
-       created_at,
-       failed_at
-FROM queen_mq.dead_letter;
-COMMENT ON VIEW @extschema@.queen_dead_letters IS 'Messages that a consumer group has given up, with their payload';
-
-CREATE VIEW @extschema@.queen_groups AS
-SELECT queue, consumer_group, pending, in_flight, retrying, dead_letters, oldest_pending_age, last_pop_at
-FROM queen_mq.group_figures();
-COMMENT ON VIEW @extschema@.queen_groups IS 'Consumer groups: how many messages are pending, in flight, waiting for a retry, or dead letters';
-
-CREATE VIEW @extschema@.queen_queues AS
-SELECT q.name AS queue,
-       jsonb_build_object(
-           'lease_time', coalesce(q.lease_time, interval '60 seconds'),
-           'retry_limit', coalesce(q.retry_limit, 3),
-           'retry_delay', coalesce(q.retry_delay, interval '0'),
-           'retry_backoff', coalesce(q.retry_backoff, 1.0),
-           'retry_delay_max', coalesce(q.retry_delay_max, interval '1 hour'),
-           'max_deliveries', q.max_deliveries,
-           'on_exhausted', coalesce(q.on_exhausted, 'dead_letter'),
-           'dedup_window', coalesce(q.dedup_window, interval '1 hour'),
-           'delay', coalesce(q.delay, interval '0'),
-           'retention', q.retention,
-           'completed_retention', coalesce(q.completed_retention, interval '1 day'),
-           'max_depth', q.max_depth,
-           'ordering', coalesce(q.ordering, 'partition')) AS options,
-       f.depth,
-       f.bytes,
-       f.oldest_age,
-       f.partitions,
-       f.groups
-FROM queen_mq.queue_figures() f
-JOIN queen_mq.queue q ON q.name = f.queue;
-COMMENT ON VIEW @extschema@.queen_queues IS 'Queues: the options in effect, how many messages wait, and what the log holds';
-
-CREATE VIEW @extschema@.queen_leases AS
-SELECT queue, consumer_group, partition, lease_id, expires_at, messages, delivery_attempt
-FROM queen_mq.live_leases();
-COMMENT ON VIEW @extschema@.queen_leases IS 'Live leases, a row for each leased partition';
-
-CREATE VIEW @extschema@.queen_timers AS
-SELECT q.name AS queue,
-       CASE WHEN NOT starts_with(t.timer_key, E'\x01') THEN t.timer_key END AS timer_key,
-       t.partition,
-       t.transaction_id,
-       t.deliver_at,
-       t.payload,
-       t.headers
-FROM queen_mq.timer t
-JOIN queen_mq.queue q ON q.id = t.queue_id;
-COMMENT ON VIEW @extschema@.queen_timers IS
-    'Messages that enter the log later. A push with a delay has no timer_key.';
-
-SET LOCAL search_path TO @extschema@, pg_temp;
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'queue_figures_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/lib.rs:48
+-- src/lib.rs:49
 -- requires:
 --   api::queue::queen_configure
+--   api::group::queen_configure_group
 --   api::queue::queen_delete_queue
 --   api::push::queen_push
 --   api::push::queen_push_batch
@@ -1226,9 +1207,14 @@ SET LOCAL search_path TO @extschema@, pg_temp;
 --   api::group::queen_seek
 --   api::queue::queen_purge
 --   api::dead_letter::queen_dead_letter_replay
+--   api::dead_letter::queen_dead_letter_replay_all
 --   api::dead_letter::queen_dead_letter_purge
 --   api::timer::queen_schedule
+--   api::timer::queen_every
 --   api::timer::queen_cancel
+--   api::topic::queen_bind
+--   api::topic::queen_unbind
+--   api::topic::queen_publish
 --   api::watch::queen_metrics
 --   api::watch::queen_prometheus
 --   api::sweep::queen_sweep
@@ -1238,6 +1224,7 @@ SET LOCAL search_path TO @extschema@, pg_temp;
 --   api::watch::queen_mq::group_figures
 --   api::watch::queen_mq::queue_figures
 --   api::watch::queen_mq::live_leases
+--   api::sweep::queen_mq::has_worker
 
 -- What psql's \df+ shows for functions. The full reference is in docs/reference.
 
@@ -1289,6 +1276,8 @@ COMMENT ON FUNCTION queen_mq.queue_figures IS
     'The rows of the view queen_queues';
 COMMENT ON FUNCTION queen_mq.live_leases IS
     'The rows of the view queen_leases';
+COMMENT ON FUNCTION queen_mq.has_worker() IS
+    'Whether a background worker serves this database, at all times or in turn with others. Sends a WARNING if none is free for it.';
 COMMENT ON FUNCTION @extschema@.queen_worker_start() IS
     'Start a background worker for this database. It runs until it is terminated, the extension is dropped, the database is not to be served any more, a command such as DROP DATABASE wants the database for itself, or the server stops. Returns false if one runs, or if none can be started.';
 COMMENT ON PROCEDURE @extschema@.queen_wait(text, text, interval, boolean) IS
@@ -1296,7 +1285,125 @@ COMMENT ON PROCEDURE @extschema@.queen_wait(text, text, interval, boolean) IS
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/lib.rs:81
+-- src/lib.rs:39
+-- requires:
+--   tables
+--   api::watch::queen_mq::group_figures
+--   api::watch::queen_mq::queue_figures
+--   api::watch::queen_mq::live_leases
+
+-- The views for users. In all of them, consumer_group is NULL for queue mode.
+
+-- With this search_path, operators and functions in the views are those of PostgreSQL, even if the
+-- schema of the extension has others of these names.
+SET LOCAL search_path TO pg_catalog, pg_temp;
+
+CREATE VIEW @extschema@.queen_messages AS
+SELECT q.name AS queue,
+       s.partition,
+       s.id * 28 + m.place - 1 AS message_id,
+       coalesce(m.transaction_id, 'msg-' || (s.id * 28 + m.place - 1)) AS transaction_id,
+       m.payload,
+       m.headers,
+       s.created_at
+FROM queen_mq.segment s
+JOIN queen_mq.queue q ON q.id = s.queue_id
+CROSS JOIN LATERAL unnest(s.payloads, s.transaction_ids, s.headers)
+    WITH ORDINALITY AS m(payload, transaction_id, headers, place);
+COMMENT ON VIEW @extschema@.queen_messages IS 'Every message in the log, settled or not';
+
+CREATE VIEW @extschema@.queen_dead_letters AS
+SELECT id AS dead_letter_id,
+       queue,
+       nullif(consumer_group, '') AS consumer_group,
+       partition,
+       message_id,
+       transaction_id,
+       payload,
+       headers,
+       error,
+       failures,
+       deliveries,
+       created_at,
+       failed_at
+FROM queen_mq.dead_letter;
+COMMENT ON VIEW @extschema@.queen_dead_letters IS 'Messages that a consumer group has given up, with their payload';
+
+-- The functions below are called for each queue, or each group, that the query asks for: conditions
+-- on these columns are conditions on the tables. The functions are declared as costly, so that the
+-- planner joins other tables first, and calls them for what is left.
+ALTER FUNCTION queen_mq.group_figures(text, text) COST 10000 ROWS 1;
+ALTER FUNCTION queen_mq.queue_figures(text) COST 10000 ROWS 1;
+ALTER FUNCTION queen_mq.live_leases(text, text) COST 10000 ROWS 10;
+
+CREATE VIEW @extschema@.queen_groups AS
+SELECT g.queue,
+       nullif(g.name, '') AS consumer_group,
+       f.pending,
+       f.in_flight,
+       f.retrying,
+       f.dead_letters,
+       f.oldest_pending_age,
+       f.last_pop_at
+FROM queen_mq.consumer_group g
+CROSS JOIN LATERAL queen_mq.group_figures(g.queue, g.name) f;
+COMMENT ON VIEW @extschema@.queen_groups IS 'Consumer groups: how many messages are pending, in flight, waiting for a retry, or dead letters';
+
+CREATE VIEW @extschema@.queen_queues AS
+SELECT q.name AS queue,
+       jsonb_build_object(
+           'lease_time', coalesce(q.lease_time, interval '60 seconds'),
+           'retry_limit', coalesce(q.retry_limit, 3),
+           'retry_delay', coalesce(q.retry_delay, interval '0'),
+           'retry_backoff', coalesce(q.retry_backoff, 1.0),
+           'retry_delay_max', coalesce(q.retry_delay_max, interval '1 hour'),
+           'max_deliveries', q.max_deliveries,
+           'on_exhausted', coalesce(q.on_exhausted, 'dead_letter'),
+           'dedup_window', coalesce(q.dedup_window, interval '1 hour'),
+           'delay', coalesce(q.delay, interval '0'),
+           'retention', q.retention,
+           'completed_retention', coalesce(q.completed_retention, interval '1 day'),
+           'max_depth', q.max_depth,
+           'ordering', coalesce(q.ordering, 'partition')) AS options,
+       f.depth,
+       f.bytes,
+       f.oldest_age,
+       f.partitions,
+       f.groups
+FROM queen_mq.queue q
+CROSS JOIN LATERAL queen_mq.queue_figures(q.name) f;
+COMMENT ON VIEW @extschema@.queen_queues IS 'Queues: the options in effect, how many messages wait, and what the log holds';
+
+CREATE VIEW @extschema@.queen_leases AS
+SELECT g.queue,
+       nullif(g.name, '') AS consumer_group,
+       f.partition,
+       f.lease_id,
+       f.expires_at,
+       f.messages,
+       f.delivery_attempt
+FROM queen_mq.consumer_group g
+CROSS JOIN LATERAL queen_mq.live_leases(g.queue, g.name) f;
+COMMENT ON VIEW @extschema@.queen_leases IS 'Live leases, a row for each leased partition';
+
+CREATE VIEW @extschema@.queen_timers AS
+SELECT q.name AS queue,
+       CASE WHEN NOT starts_with(t.timer_key, E'\x01') THEN t.timer_key END AS timer_key,
+       t.partition,
+       t.transaction_id,
+       t.deliver_at,
+       t.payload,
+       t.headers
+FROM queen_mq.timer t
+JOIN queen_mq.queue q ON q.id = t.queue_id;
+COMMENT ON VIEW @extschema@.queen_timers IS
+    'Messages that enter the log later. A push with a delay has no timer_key.';
+
+SET LOCAL search_path TO @extschema@, pg_temp;
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- src/lib.rs:99
 -- finalize
 -- The end of every script of the extension: of the install script and of every upgrade script. It
 -- gives all objects of the extension to the role that created the extension, and takes from PUBLIC

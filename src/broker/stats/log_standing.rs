@@ -101,8 +101,8 @@ impl LogStanding {
     }
 
     /// What may have been removed since the last reading. Retention goes by age: by the options, if
-    /// they are what they were. A purge removes messages of any age: all that had arrived, or those of
-    /// a partition, which is counted.
+    /// they are what they were. A purge removes messages of any age: all that had arrived, or those
+    /// of a partition, which is counted.
     fn removal(&self, queue: &Queue, written: &ArrivalCount, under: &ActiveSnapshot) -> Removal {
         let (before, now) = (&self.count.tally, &written.tally);
         let is_as_before = self.xid_offset == queue.identity.xid_offset

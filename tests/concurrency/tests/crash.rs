@@ -21,8 +21,8 @@ async fn a_torture_without_order_with_crashes_loses_and_doubles_nothing() -> Res
 }
 
 async fn torture_with_crashes(unordered: bool) -> Result<()> {
-    // The history takes each lease for one that lasts. What becomes of leases that a crash may take,
-    // `durable_leases` tests.
+    // The history takes each lease for one that lasts. What becomes of leases that a crash may
+    // take, `durable_leases` tests.
     let cluster = Cluster::start_with("queen_mq.durable_leases = on")?;
     let db = TestDb::create(&cluster.config()).await?;
     let config = Config {
