@@ -2,17 +2,26 @@
 
 -- A push with a delay is admitted when it is pushed, and has no message id before it enters the log.
 ALTER TABLE queen_mq.admission ALTER COLUMN message_id DROP NOT NULL;
--- Before, it was admitted when it entered the log, and dropped if a later push of its transaction_id had
--- been stored by then. So those are dropped now, and the others are admitted. The key of such a timer is
--- U+0001, the partition, U+001F and the transaction_id, if there was a dedup_window.
-DELETE FROM queen_mq.timer t USING queen_mq.admission a
+-- Before, it was admitted when it entered the log, and dropped if another push of its transaction_id
+-- was remembered then. Those that would be dropped at their time are dropped now, and the others are
+-- admitted, unless another push is remembered still. The key of such a timer is U+0001, the partition,
+-- U+001F and the transaction_id, if there was a dedup_window. Its default is an hour.
+DELETE FROM queen_mq.timer t USING queen_mq.admission a, queen_mq.queue q
 WHERE pg_catalog.starts_with(t.timer_key, E'\x01') AND pg_catalog.strpos(t.timer_key, E'\x1f') OPERATOR(pg_catalog.>) 0
   AND a.queue_id OPERATOR(pg_catalog.=) t.queue_id AND a.partition OPERATOR(pg_catalog.=) t.partition
-  AND a.transaction_id OPERATOR(pg_catalog.=) t.transaction_id;
-INSERT INTO queen_mq.admission (queue_id, partition, transaction_id, message_id, admitted_at)
+  AND a.transaction_id OPERATOR(pg_catalog.=) t.transaction_id
+  AND q.id OPERATOR(pg_catalog.=) t.queue_id
+  AND GREATEST(t.deliver_at, pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.-) a.admitted_at
+      OPERATOR(pg_catalog.<) COALESCE(q.dedup_window, '01:00:00'::pg_catalog.interval);
+INSERT INTO queen_mq.admission AS a (queue_id, partition, transaction_id, message_id, admitted_at)
 SELECT t.queue_id, t.partition, t.transaction_id, NULL, pg_catalog.clock_timestamp()
 FROM queen_mq.timer t
-WHERE pg_catalog.starts_with(t.timer_key, E'\x01') AND pg_catalog.strpos(t.timer_key, E'\x1f') OPERATOR(pg_catalog.>) 0;
+WHERE pg_catalog.starts_with(t.timer_key, E'\x01') AND pg_catalog.strpos(t.timer_key, E'\x1f') OPERATOR(pg_catalog.>) 0
+ON CONFLICT ON CONSTRAINT admission_once DO UPDATE
+    SET message_id = NULL, admitted_at = excluded.admitted_at
+    WHERE excluded.admitted_at OPERATOR(pg_catalog.-) a.admitted_at OPERATOR(pg_catalog.>=) (
+        SELECT COALESCE(q.dedup_window, '01:00:00'::pg_catalog.interval)
+        FROM queen_mq.queue q WHERE q.id OPERATOR(pg_catalog.=) a.queue_id);
 
 -- A group may have options of its own.
 ALTER TABLE queen_mq.consumer_group

@@ -62,6 +62,7 @@ pub fn purge(queue: &Queue) -> Result<i64> {
         admission::forget(queue.id, None);
         max_depth::forget(queue.id);
         count.remove_all();
+        count.tally.purges += 1;
         count.tally.floor = floor::raise(queue, &count.tally.floor)?;
         count.write();
         Ok(removed)

@@ -85,9 +85,9 @@ impl<R: Copy> PageWatch<R> {
         self.pages.iter_mut().for_each(|page| page.is_final = false);
     }
 
-    /// How many rows are remembered.
-    pub fn rows(&self) -> usize {
-        self.pages.iter().map(|page| page.rows.len()).sum()
+    /// How many rows and pages are remembered.
+    pub fn size(&self) -> usize {
+        self.pages.len() + self.pages.iter().map(|page| page.rows.len()).sum::<usize>()
     }
 
     /// Tell `visitor` how the rows that `under` shows differ from those of the last reading. Either
@@ -169,7 +169,6 @@ impl<R: Copy> WatchedPage<R> {
         let seen = unsafe { reading.look(number, buffer, under) };
         (self.stamp, self.is_final) = (seen.stamp, seen.is_final);
         let mut before = std::mem::take(&mut self.rows).into_iter().peekable();
-        self.rows.reserve_exact(seen.visible.len());
         for version in seen.visible {
             while let Some(gone) = before.next_if(|old| old.version < version) {
                 visitor.went(gone.row);
@@ -186,6 +185,7 @@ impl<R: Copy> WatchedPage<R> {
             }
         }
         before.for_each(|gone| visitor.went(gone.row));
+        self.rows.shrink_to_fit();
         Ok(())
     }
 }

@@ -218,7 +218,8 @@ unsafe fn put(slot: *mut pg_sys::TupleTableSlot, attribute: i16, value: Arg) {
     }
 }
 
-/// Put the values into the slot: NULL for a column of the code that is not named.
+/// Put the values into the slot. Every other attribute of the table is NULL: columns of the code
+/// that are not named, and columns that were dropped.
 ///
 /// # Safety
 /// The slot is one of the table's, and empty.
@@ -230,7 +231,8 @@ pub unsafe fn fill_known(
 ) {
     // SAFETY: the slot is as wide as the table, and attributes are numbered from 1 up to that.
     unsafe {
-        table.attributes.iter().for_each(|attribute| put(slot, *attribute, None));
+        let width = relation::described(table.relation).len();
+        (1..=width as i16).for_each(|attribute| put(slot, attribute, None));
         for (column, value) in values {
             debug_assert!(code.has(*column), "{:?} has no column {column:?}", code.name);
             put(slot, table.attributes[column.place()], *value);

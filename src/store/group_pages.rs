@@ -65,9 +65,9 @@ impl GroupPages {
         self.states.read_all_again();
     }
 
-    /// How many rows are remembered.
-    pub fn rows(&self) -> usize {
-        self.cursors.rows() + self.claims.rows() + self.states.rows()
+    /// How many rows and pages are remembered.
+    pub fn size(&self) -> usize {
+        self.cursors.size() + self.claims.size() + self.states.size()
     }
 
     /// Tell `visitor` what has changed since the last reading ([`PageWatch::read`]): cursors and

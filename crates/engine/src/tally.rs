@@ -27,7 +27,7 @@ pub struct Tally {
     /// The part of them that has been removed from the log since.
     pub removed_messages: u64,
     pub removed_bytes: u64,
-    /// How often a partition has been purged: that removes messages of any age.
+    /// How often the queue or a partition has been purged: that removes messages of any age.
     pub purges: u64,
     /// Up to which row the last step of retention came: (xid, (partition, segment)).
     pub swept: (u64, (String, u64)),

@@ -101,20 +101,18 @@ impl LogStanding {
     }
 
     /// What may have been removed since the last reading. Retention goes by age: by the options, if
-    /// they are what they were. A purge removes messages of any age: all that had arrived, or those
-    /// of a partition, which is counted.
+    /// they are what they were. A purge removes messages of any age, and is counted.
     fn removal(&self, queue: &Queue, written: &ArrivalCount, under: &ActiveSnapshot) -> Removal {
         let (before, now) = (&self.count.tally, &written.tally);
         let is_as_before = self.xid_offset == queue.identity.xid_offset
             && self.version == queue::version(&queue.name, under);
+        if !is_as_before || before.purges != now.purges {
+            return Removal::Any;
+        }
         if before.removed_messages == now.removed_messages
             && before.removed_bytes == now.removed_bytes
         {
-            return if is_as_before { Removal::Nothing } else { Removal::Any };
-        }
-        let was_purged = before.purges != now.purges || now.removed_messages >= before.messages;
-        if !is_as_before || was_purged {
-            return Removal::Any;
+            return Removal::Nothing;
         }
         let settled = queue.options.completed_retention();
         let age = queue.options.retention().map_or(settled, |age| age.min(settled));

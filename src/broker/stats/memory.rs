@@ -32,7 +32,7 @@ use crate::store::{cursor_or_claim, dead_letter};
 
 /// A group with more cursors, claims or partitions than this is large.
 const SMALL: usize = 256;
-/// How many rows, cursors, claims and partitions are remembered at most. A partition that one group
+/// How many pages, rows, cursors, claims and partitions are remembered at most. A partition that one group
 /// has read counts about six times, and takes about 400 bytes.
 const MOST: usize = 2_000_000;
 /// What was not asked for in so many looks is forgotten.
@@ -127,15 +127,27 @@ impl StatsMemory {
         self.sums.clear();
         let long_ago = self.look.saturating_sub(LONG);
         self.logs.retain(|_, log| log.look >= long_ago);
+        let followed = self.large.0.len();
         self.large.0.retain(|_, group| group.look >= long_ago);
+        if self.large.0.len() < followed {
+            // The pages remember rows of what was forgotten, and would not tell of them again.
+            self.forget_pages();
+        }
         PASSING.take();
         self
+    }
+
+    /// All large groups are read anew.
+    fn forget_pages(&mut self) {
+        self.pages = GroupPages::unread();
+        self.pages_read = 0;
+        self.large.0.values_mut().for_each(|group| group.value.1.forget());
     }
 
     fn size(&self) -> usize {
         let partitions: usize = self.logs.values().map(|log| log.value.last.len()).sum();
         let tracked = self.large.0.values().map(|group| group.value.1.size());
-        partitions + tracked.sum::<usize>() + self.pages.rows()
+        partitions + tracked.sum::<usize>() + self.pages.size()
     }
 
     /// The log of a queue.
@@ -218,10 +230,10 @@ impl StatsMemory {
         }
         if !self.pages.read(&mut self.large, under)? {
             // A table was rewritten, and may carry no stamps now.
-            self.pages = GroupPages::unread();
-            self.large.0.values_mut().for_each(|group| group.value.1.forget());
+            self.forget_pages();
             if !group_pages::are_watchable() || !self.pages.read(&mut self.large, under)? {
                 self.large.0.clear();
+                self.forget_pages();
                 return Ok(false);
             }
         }

@@ -142,6 +142,11 @@ mod tests {
         insert(3, Some("three"));
         let rows = "SELECT string_agg(item::text, ' ' ORDER BY id) FROM item";
         assert_eq!(value(rows), "(1,one,new) (2,two,new) (3,three,new)");
+        // Now all columns that are left are known, but not all that the table has room for.
+        run("ALTER TABLE item DROP latest");
+        insert(4, Some("four"));
+        run("DELETE FROM item WHERE id < 4");
+        assert_eq!(value(rows), "(4,four)");
     }
 
     #[pg_test]

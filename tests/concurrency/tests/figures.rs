@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use queen_tests::cluster::Cluster;
-use queen_tests::{Pop, Push, Session, TestDb, eventually, n};
+use queen_tests::{Ack, Pop, Push, Session, TestDb, eventually, n};
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -279,4 +279,46 @@ async fn a_standby_shows_what_has_been_replayed_and_goes_on_after_its_promotion(
     shows(203).await?;
     Push::new("q", n(4)).partition("p4").run(&there).await?;
     shows(204).await
+}
+
+/// A session follows a large group, and forgets it when others are asked for 64 times.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_was_forgotten_is_counted_again() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [session, watching] = db.sessions().await?;
+    queue_of(&session, "large", "partition", 600).await?;
+    Push::new("small", n(0)).run(&session).await?;
+    session.run("SELECT queen_subscribe('small', 'g')").await?;
+    let figures = "SELECT pending || ' ' || (last_pop_at IS NOT NULL) || ' '
+                   || (oldest_pending_age IS NOT NULL) FROM queen_groups WHERE queue = 'large'";
+    let row = watching.query_one(figures, &[]).await?;
+    assert_eq!(row.get::<_, &str>(0), "300 true true");
+    for number in 1..=70 {
+        Push::new("small", n(number)).run(&session).await?;
+        assert_eq!(pending(&watching, "small").await?, number);
+    }
+    let row = watching.query_one(figures, &[]).await?;
+    assert_eq!(row.get::<_, &str>(0), "300 true true");
+    let popped = Pop::new("large").group("g").batch(7).partitions(7).run(&session).await?;
+    assert_eq!(popped.len(), 7);
+    Ack::all(popped[0].lease()?).run(&session).await?;
+    assert_eq!(pending(&watching, "large").await?, 293);
+    Ok(())
+}
+
+/// The session has counted a message that the purge did not see.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_beside_a_push_is_noticed() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let [purging, session, watching] = db.sessions().await?;
+    queue_of(&session, "q", "partition", 300).await?;
+    let partitions = "SELECT partitions FROM queen_queues WHERE queue = 'q'";
+    purging.run("BEGIN").await?;
+    assert_eq!(purging.count("SELECT queen_purge('q')").await?, 300);
+    Push::new("q", n(1)).partition("x").run(&session).await?;
+    assert_eq!(watching.count(partitions).await?, 301);
+    purging.run("COMMIT").await?;
+    assert_eq!(watching.count(partitions).await?, 1);
+    assert_eq!(pending(&watching, "q").await?, 1);
+    Ok(())
 }

@@ -168,3 +168,46 @@ async fn the_data_of_a_former_version_is_gone_on_from() -> Result<()> {
     }
     Ok(())
 }
+
+/// In 0.1.0, a push with a delay was dropped if another push of its id was remembered when it was
+/// due.
+#[tokio::test(flavor = "multi_thread")]
+async fn delayed_pushes_of_0_1_0_are_dropped_only_as_duplicates() -> Result<()> {
+    let _turn = TestDb::fresh().await?;
+    let db = TestDb::create_empty(&server()?).await?;
+    let session = db.session().await?;
+    session
+        .run(
+            r"CREATE EXTENSION queen_mq VERSION '0.1.0';
+            INSERT INTO queen_mq.queue (name, created_at, installation, xid_offset, dedup_window)
+            SELECT name, now(), 1, 0, dedup_window::interval
+            FROM (VALUES ('default', NULL), ('long', '10 days')) AS q(name, dedup_window);
+            INSERT INTO queen_mq.admission
+            SELECT q.id, 'p', a.id, 7, now() - a.age::interval
+            FROM queen_mq.queue AS q,
+                (VALUES ('over', '2 h'), ('by then', '1 min'), ('now', '1 min')) AS a(id, age);
+            INSERT INTO queen_mq.timer
+                (queue_id, timer_key, partition, transaction_id, deliver_at, payload)
+            SELECT q.id, E'\x01p\x1f' || t.id, 'p', t.id, now() + t.delay::interval, '1'
+            FROM queen_mq.queue AS q, (VALUES ('over', '1 min'), ('by then', '2 h'),
+                ('now', '1 min'), ('none', '1 min')) AS t(id, delay);
+            ALTER EXTENSION queen_mq UPDATE",
+        )
+        .await?;
+    let left = "SELECT string_agg(q.name || ' ' || t.transaction_id, ', '
+                    ORDER BY q.name, t.transaction_id COLLATE \"C\")
+                FROM queen_mq.timer AS t JOIN queen_mq.queue AS q ON q.id = t.queue_id";
+    assert_eq!(
+        text(&session, left).await?,
+        "default by then, default none, default over, long none"
+    );
+    let remembered = "SELECT string_agg(concat_ws(' ', q.name, a.transaction_id, message_id), ', '
+                          ORDER BY q.name, a.transaction_id COLLATE \"C\")
+                      FROM queen_mq.admission AS a JOIN queen_mq.queue AS q ON q.id = a.queue_id";
+    assert_eq!(
+        text(&session, remembered).await?,
+        "default by then 7, default none, default now 7, default over, \
+         long by then 7, long none, long now 7, long over 7"
+    );
+    Ok(())
+}
