@@ -16,7 +16,7 @@ pub enum Code {
     LeaseUnknown,
     /// QN004: the message is not part of the lease.
     MessageNotInLease,
-    /// QN005: the message was settled otherwise under this lease.
+    /// QN005: this lease has completed the message, and now something else is said of it.
     AlreadySettled,
     /// QN010: a required marker write was not applied.
     KvPrecondition,

@@ -30,8 +30,8 @@ use self::fence::Standing;
 use crate::backoff::retry_delay;
 use crate::cursor::{Cursor, Lease};
 use crate::lease::LeaseId;
-use crate::message::MessageId;
-use crate::receipt::{Ending, Receipt};
+use crate::message::{MessageId, Spans};
+use crate::receipt::{Ending, Receipt, Said};
 
 /// What a consumer says of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,7 +59,7 @@ pub enum Outcome {
     DeadLettered,
     /// It was exhausted, and the queue keeps no dead letters.
     Dropped,
-    /// An earlier call has settled it with this status, under this lease. Nothing changes.
+    /// An earlier call has said this status of it, under this lease. Nothing changes.
     Already,
 }
 
@@ -129,7 +129,8 @@ pub struct Settlement {
     pub cursor: Option<Cursor>,
     /// What became of each message that was named, or held and meant by `rest`.
     pub outcomes: Vec<(MessageId, Outcome)>,
-    /// With `rest`: how many messages the lease had completed before, without those named.
+    /// With `rest`: how many messages the lease had completed before, or settled with its status;
+    /// without those named.
     pub already: usize,
     /// Messages that become dead letters.
     pub dead: Vec<DeadLetter>,
@@ -154,7 +155,8 @@ pub fn settle(
     let mut wanted = named.each.clone();
     let mut already = 0;
     if let Some(status) = named.rest {
-        already = standing.done.messages().filter(|id| !named.each.contains_key(id)).count();
+        let before = standing.done.messages().chain(standing.said_so(status));
+        already = before.filter(|id| !named.each.contains_key(id)).count();
         // All others that the lease still holds: none, after it has given back what was left.
         if !matches!(standing.over, Some((Ending::GaveBack, _))) {
             for id in standing.held.messages() {
@@ -205,25 +207,18 @@ fn apply(
     cursor.leases.retain(|other| other.id != lease.id);
     let (outcomes, delay) = decide_outcomes(&mut cursor, named, policy);
     let dead = dead_letters(&cursor, &lease, &outcomes);
+    let said = said(&lease, named);
     take_off_settled(&mut cursor, &mut lease, &outcomes);
-    // By what was said, also where the message turned out to be exhausted.
-    let gives_back =
-        named.values().any(|s| matches!(s, Status::Failed { .. } | Status::Retry { .. }));
-    let ending = match (gives_back, lease.held.is_empty()) {
-        (true, _) => Some(Ending::GaveBack),
-        (false, true) => Some(Ending::Settled),
-        (false, false) => None,
-    };
-    let receipt = match ending {
-        None => {
-            cursor.leases.push(lease);
-            None
-        }
-        Some(ending) => {
-            cursor.waiting.prepend(lease.held.clone());
-            cursor.retry_at = (delay > 0).then(|| now.saturating_add(delay));
-            Some(Receipt::of(lease, ending))
-        }
+    let receipt = if said.is_empty() && !lease.held.is_empty() {
+        cursor.leases.push(lease);
+        None
+    } else {
+        cursor.waiting.prepend(lease.held.clone());
+        cursor.retry_at = (delay > 0).then(|| now.saturating_add(delay));
+        Some(match said.is_empty() {
+            true => Receipt::of(lease, Ending::Settled),
+            false => Receipt::gave_back(lease, said),
+        })
     };
     Settlement {
         cursor: Some(cursor),
@@ -256,6 +251,19 @@ fn decide_outcomes(
         outcomes.push((message, outcome));
     }
     (outcomes, longest)
+}
+
+/// What the holder of the lease says that gives messages back: also where a message turns out to be
+/// exhausted.
+fn said(lease: &Lease, named: &BTreeMap<MessageId, Status>) -> Said {
+    let with = |is_meant: fn(&Status) -> bool| match named.values().any(is_meant) {
+        true => lease.held.partition(|id| named.get(&id).is_some_and(is_meant)).0,
+        false => Spans::new(),
+    };
+    Said {
+        failed: with(|status| matches!(status, Status::Failed { .. })),
+        retried: with(|status| matches!(status, Status::Retry { .. })),
+    }
 }
 
 /// The dead letters among the outcomes.

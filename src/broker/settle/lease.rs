@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use queen_engine::lease::{Handle, LeaseId};
 use queen_engine::message::{MessageId, Span, Spans};
-use queen_engine::receipt::Receipt;
+use queen_engine::receipt::{Ending, Receipt};
 use queen_engine::settle::Refusal;
 
 use super::items::{SettleItem, SettleTarget};
@@ -156,9 +156,10 @@ impl HeldCursor {
         Ok(Some(Self { located, receipt }))
     }
 
-    /// The lease has ended here, with messages that were not settled.
+    /// The lease was taken away here, or its time was over, with messages that were not settled.
     fn has_lost_something(&self) -> bool {
-        self.receipt.as_ref().is_some_and(|receipt| !receipt.open.is_empty())
+        let is_lost = |past: &Receipt| past.ending != Ending::GaveBack && !past.open.is_empty();
+        self.receipt.as_ref().is_some_and(is_lost)
     }
 
     /// Every message the lease was ever given here.

@@ -72,7 +72,8 @@ async fn end_a_lease(session: &Session, way: usize, past: &mut Vec<Past>) -> Res
         1 => {
             all.clone().status("dead_letter").run(session).await?;
             note(&named, "dead_letter", None);
-            note(&named, "completed", Some("QN005"));
+            note(&named, "completed", Some("QN004"));
+            note(&named, "failed", Some("QN004"));
         }
         // Between the pop and the end of the lease, other revisions are written.
         2 => {
@@ -89,11 +90,21 @@ async fn end_a_lease(session: &Session, way: usize, past: &mut Vec<Past>) -> Res
             note(&named, "completed", None);
             note(&named, "failed", Some("QN005"));
         }
-        _ => {
+        4 => {
             Ack::messages(lease, [named[0]]).run(session).await?;
             all.status("retry").run(session).await?;
             note(&named[..1], "completed", None);
+            note(&named[1..], "retry", None);
             note(&named[1..], "completed", Some("QN002"));
+        }
+        // One of them may be exhausted by this.
+        _ => {
+            Ack::messages(lease, [named[0]]).status("dead_letter").run(session).await?;
+            Ack::messages(lease, [named[1]]).status("failed").run(session).await?;
+            note(&named[..1], "dead_letter", None);
+            note(&named[..1], "failed", Some("QN004"));
+            note(&named[1..2], "failed", None);
+            note(&named[2..], "failed", Some("QN002"));
         }
     }
     Ok(())
@@ -104,7 +115,7 @@ async fn each_lease_of_many_is_known_however_it_ended_and_wherever_its_receipt_i
     let (_db, session) = ordered(400).await?;
     let mut past = Vec::new();
     for round in 0..150 {
-        end_a_lease(&session, round % 5, &mut past).await?;
+        end_a_lease(&session, round % 6, &mut past).await?;
     }
     complete(&session, &pop().batch(100).run(&session).await?).await?;
     let revision = session.count("SELECT max(revision) FROM queen_mq.progress").await?;
@@ -221,12 +232,58 @@ async fn without_order_a_lease_leaves_one_receipt_and_not_one_for_each_message()
     past.push(Past { lease, named: named[..10].to_vec(), status: "completed", refusal: None });
     past.push(Past { lease, named: named[11..].to_vec(), status: "completed", refusal: None });
     past.push(Past { lease, named: vec![named[10]], status: "dead_letter", refusal: None });
-    past.push(Past { lease, named: vec![named[10]], status: "completed", refusal: Some("QN005") });
+    past.push(Past { lease, named: vec![named[10]], status: "completed", refusal: Some("QN004") });
     for one in &past {
         one.check(&session).await?;
     }
     // Five leases, one of which was folded in two parts.
     assert_eq!(session.count("SELECT count(*) FROM queen_mq.receipt").await?, 6);
+    Ok(())
+}
+
+/// Each message of one lease is settled in another way. What was said of it may be said again: while
+/// it waits, while another consumer holds it, after that one has completed it, and when the claims
+/// are folded. Nothing else may be said.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_order_each_status_is_known_of_its_message_whatever_comes_of_it() -> Result<()> {
+    let (_db, [session]) = prepared(", retry_limit => 5", 4).await?;
+    let held = pop().batch(4).run(&session).await?;
+    let (lease, named) = (held[0].lease()?, ids(&held));
+    let said = ["failed", "retry", "dead_letter", "completed"];
+    let ack = |message: i64, status| Ack::messages(lease, [message]).status(status);
+    for (message, status) in named.iter().zip(said) {
+        assert_eq!(ack(*message, status).run(&session).await?.settled, 1);
+    }
+    let check = async |of_given_back: &str| {
+        for (message, before) in named.iter().zip(said) {
+            for status in said {
+                let answer = ack(*message, status).run(&session).await;
+                let refusal = match before {
+                    _ if before == status => {
+                        assert_eq!(answer?, counts(0, 1, true));
+                        continue;
+                    }
+                    "completed" => "QN005",
+                    "dead_letter" => "QN004",
+                    _ => of_given_back,
+                };
+                answer.fails_with(refusal)?;
+            }
+        }
+        anyhow::Ok(())
+    };
+    check("QN004").await?;
+    let others = pop().batch(4).run(&session).await?;
+    let mut again = ids(&others);
+    again.sort_unstable();
+    assert_eq!(again, named[..2]);
+    check("QN002").await?;
+    complete(&session, &others).await?;
+    check("QN002").await?;
+    sweep(&session).await?;
+    assert_eq!(claims(&session).await?, 0);
+    check("QN002").await?;
+    assert_eq!(session.count("SELECT count(*) FROM queen_dead_letters").await?, 1);
     Ok(())
 }
 
