@@ -144,3 +144,47 @@ async fn a_worker_that_stays_goes_on_when_the_clock_is_set() -> Result<()> {
 async fn workers_that_take_turns_go_on_when_the_clock_is_set() -> Result<()> {
     goes_on_when_the_clock_is_set("turns", &["a", "b", "c", "d"], 1).await
 }
+
+/// While another transaction holds an old snapshot, timers that have been moved leave entries behind
+/// in their index. So the sweep raises a floor, in two steps, below which no call looks.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_timer_is_lost_below_the_floor_when_the_clock_is_set() -> Result<()> {
+    let clock = ServerClock::new("floor")?;
+    let settings = "queen_mq.databases = 'none of these'\nfsync = off";
+    let cluster = Cluster::start_in(clock.environment()?, settings)?;
+    let session = Session::open(&cluster.config()).await?;
+    session.run("CREATE EXTENSION queen_mq").await?;
+    let (old, late) =
+        (Session::open(&cluster.config()).await?, Session::open(&cluster.config()).await?);
+    old.begin_snapshot().await?;
+    let many = "SELECT count(*) FROM generate_series(1, 400) AS k,
+                queen_schedule('q', 'k' || k, '1', delay => '0')";
+    session.count(many).await?;
+    let sweep = async || session.run("SELECT queen_sweep()").await;
+    let floor = "SELECT count(*) FROM queen_mq.tally";
+    eventually("a first floor", SOON, async || {
+        sweep().await?;
+        Ok((session.count(floor).await? > 0).then_some(()))
+    })
+    .await?;
+    assert_eq!(session.count(MESSAGES).await?, 400);
+    // The next step may raise it by what this one sees.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    sweep().await?;
+    clock.set(-1)?;
+    late.run("BEGIN").await?;
+    late.run("SELECT queen_schedule('q', 'late', '1', delay => '0')").await?;
+    sweep().await?;
+    late.run("COMMIT").await?;
+    clock.set(0)?;
+    late.run("SELECT * FROM queen_pop('q')").await?;
+    assert_eq!(session.count(MESSAGES).await?, 401);
+    // Whatever has come below the floor is found within an hour.
+    sweep().await?;
+    session.run("SELECT queen_schedule('q', 'lost', '1', delay => '1 hour')").await?;
+    session.run("UPDATE queen_mq.timer SET deliver_at = '2001-01-01'").await?;
+    clock.set(2)?;
+    sweep().await?;
+    assert_eq!(session.count(MESSAGES).await?, 402);
+    Ok(())
+}
