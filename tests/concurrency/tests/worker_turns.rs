@@ -202,8 +202,9 @@ async fn a_database_whose_worker_has_come_before_the_extension_is_not_forgotten(
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_trigger_of_a_user_does_not_keep_the_only_worker() -> Result<()> {
+/// `launcher_ends`: after the worker has been caught, so that another launcher than the one that has
+/// started it is to deal with it.
+async fn no_trigger_keeps_the_only_worker(launcher_ends: bool) -> Result<()> {
     let cluster = Cluster::start_with(&format!("{SERVE_ALL}\nqueen_mq.max_workers = 1"))?;
     let hostile = database(&cluster, "hostile").await?;
     let other = database(&cluster, "other").await?;
@@ -220,10 +221,47 @@ async fn a_trigger_of_a_user_does_not_keep_the_only_worker() -> Result<()> {
                    WHERE datname = 'hostile' AND wait_event = 'PgSleep'";
     let so = async || Ok((other.count(is_kept).await? == 1).then_some(()));
     eventually("a worker that sleeps", SOON, so).await?;
+    if launcher_ends {
+        let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                   WHERE backend_type = 'queen_mq launcher'";
+        assert_eq!(other.count(end).await?, 1);
+    }
     for round in 1..=2 {
         other.run("SELECT queen_schedule('q', 'k', '1', delay => '0 s')").await?;
         count(std::slice::from_ref(&other), MESSAGES, round).await?;
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trigger_of_a_user_does_not_keep_the_only_worker() -> Result<()> {
+    no_trigger_keeps_the_only_worker(false).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trigger_of_a_user_does_not_keep_the_worker_of_a_launcher_that_has_ended() -> Result<()> {
+    no_trigger_keeps_the_only_worker(true).await
+}
+
+/// A worker may wait in a command's way before it is connected. Here it sleeps there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_does_not_get_into_its_database_gives_up_its_slot() -> Result<()> {
+    let cluster = Cluster::start_with(&format!("{SERVE_ALL}\nqueen_mq.max_workers = 1"))?;
+    let [first, second] = [database(&cluster, "a").await?, database(&cluster, "b").await?];
+    first.run("ALTER SYSTEM SET post_auth_delay = 600").await?;
+    first.run("SELECT pg_reload_conf()").await?;
+    let turned_out = "terminating background worker \"queen_mq worker\"";
+    // The one that is there is asked to leave, and the next one sleeps.
+    eventually("a worker that is turned out", SOON, async || {
+        for session in [&first, &second] {
+            session.run("SELECT queen_schedule('q', 'k', '1', delay => '0 s')").await?;
+        }
+        Ok(cluster.logged()?.contains(turned_out).then_some(()))
+    })
+    .await?;
+    first.run("ALTER SYSTEM RESET post_auth_delay").await?;
+    first.run("SELECT pg_reload_conf()").await?;
+    count(&[first, second], "SELECT count(*) FROM queen_mq.timer", 0).await?;
     Ok(())
 }
 
