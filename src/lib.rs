@@ -31,6 +31,7 @@ pub extern "C-unwind" fn _PG_init() {
     pg::planning::register();
     pg::async_commit::register(&store::schema::LEASES, settings::durable_leases);
     pg::own_commits::register(worker::note_end);
+    pg::counters::register();
     worker::register();
     wait::register();
 }

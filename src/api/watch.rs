@@ -126,8 +126,8 @@ pub mod queen_mq {
 /// The metrics of queues, of groups, and of the database's worker.
 fn all_metrics(call: &Call, now: Moment) -> Vec<Metric> {
     let mut all = metrics::of(&all_figures(call), now);
-    let service = worker::service();
-    let is_served = service.is_some_and(|service| service.is_served) || locks::has_worker();
+    let (service, is_running) = (worker::service(), locks::has_worker());
+    let is_served = service.is_some_and(|service| service.is_served) || is_running;
     let gauge =
         |name, value, help| Metric { name, labels: Vec::new(), value, kind: metrics::GAUGE, help };
     all.push(gauge(
@@ -135,6 +135,19 @@ fn all_metrics(call: &Call, now: Moment) -> Vec<Metric> {
         f64::from(u8::from(is_served)),
         "Whether a background worker serves the database, at all times or in turn with others.",
     ));
+    all.push(gauge(
+        "queen_worker_running",
+        f64::from(u8::from(is_running)),
+        "Whether a background worker is in the database at this moment.",
+    ));
+    if let Some(swept_at) = service.and_then(|service| service.swept_at) {
+        all.push(gauge(
+            "queen_last_sweep_timestamp_seconds",
+            metrics::since_1970(swept_at),
+            "When a worker or queen_sweep last came to the end of a sweep since the server started, \
+             in seconds since 1970; only with the library preloaded.",
+        ));
+    }
     if let Some(service) = service {
         all.push(gauge(
             "queen_worker_late_seconds",

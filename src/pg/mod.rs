@@ -13,6 +13,7 @@ pub mod client;
 pub mod clock;
 pub mod columns;
 pub mod completions;
+pub mod counters;
 pub mod datum;
 mod delete;
 pub mod error_context;

@@ -241,11 +241,13 @@ pub fn queues() -> Vec<i64> {
 }
 
 static COUNT: Statement = Statement::new(
-    "SELECT count(*) FROM queen_mq.timer WHERE queue_id = $1 AND deliver_at >= $2",
-    &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
+    "SELECT count(*) FROM queen_mq.timer
+     WHERE queue_id = $1 AND deliver_at >= $2 AND deliver_at <= $3",
+    &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID, pg_sys::TIMESTAMPTZOID],
 );
 
-/// How many timers a queue has; there is none before `from`.
-pub fn count(queue: i64, from: Moment, under: &ActiveSnapshot) -> i64 {
-    COUNT.read(&[arg(queue), arg(At(from))], under).first().and_then(|row| row.only()).unwrap_or(0)
+/// How many timers a queue has up to a moment; there is none before `from`.
+pub fn count(queue: i64, from: Moment, until: Moment, under: &ActiveSnapshot) -> i64 {
+    let found = COUNT.read(&[arg(queue), arg(At(from)), arg(At(until))], under);
+    found.first().and_then(|row| row.only()).unwrap_or(0)
 }

@@ -143,7 +143,10 @@ fn serve(database: pg_sys::Oid) {
         last = now;
         if now >= next.min(turn::timer()) {
             match round(database, &mut agenda) {
-                Ok(due) => (next, served_at, is_served) = (due, now, true),
+                Ok(due) => {
+                    (next, served_at, is_served) = (due, now, true);
+                    turn::note_sweep(clock::now());
+                }
                 Err(NotServed) => (next, is_served) = (now + LONGEST_PAUSE, false),
             }
             looked_at = clock::now();

@@ -223,6 +223,11 @@ pub fn take_timer() -> Moment {
     read(own_database(), take).unwrap_or(Moment::MAX)
 }
 
+/// A sweep of this database has come to its end.
+pub fn note_sweep(now: Moment) {
+    read(own_database(), |entry| entry.swept_at.store(now, Ordering::SeqCst));
+}
+
 /// Whether a transaction of this database may be prepared.
 pub fn may_be_prepared() -> bool {
     read(own_database(), |entry| entry.may_be_prepared.load(Ordering::SeqCst)).unwrap_or(true)

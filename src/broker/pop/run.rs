@@ -10,11 +10,13 @@ use std::rc::Rc;
 use queen_engine::lease::LeaseId;
 use queen_engine::message::{MessageId, Spans};
 use queen_engine::pop::{Pop, Popped};
+use queen_engine::settle::Outcome;
 
 use super::context::{PopContext, PopLimits};
 use super::delivery::Delivery;
 use super::search::PartitionResult;
 use crate::broker::lookup;
+use crate::broker::stats::outcomes;
 use crate::error::Result;
 use crate::pg::random::random;
 use crate::pg::result_context::ResultContext;
@@ -250,6 +252,9 @@ impl<'a> PopRun<'a> {
         lease: Option<(LeaseId, i64)>,
     ) {
         self.has_written = true;
+        if lease.is_none() {
+            outcomes::count(self.context.group.id, Outcome::Completed, messages.count());
+        }
         let group = Topic::group(self.context.group.id);
         let hash = PartitionHash::of(partition);
         waiters::touch_if_undone(group, hash);
@@ -295,7 +300,11 @@ impl<'a> PopRun<'a> {
         let PopContext { queue, now, .. } = *self.context;
         let notice = Notice::of(located, &popped.cursor, queue.identity);
         progress::append(located, &popped.cursor, notice, &popped.ended);
-        if queue.options.on_exhausted() == DEAD_LETTER {
+        outcomes::count_expired(located.group, popped.ended.len());
+        let is_kept = queue.options.on_exhausted() == DEAD_LETTER;
+        let outcome = if is_kept { Outcome::DeadLettered } else { Outcome::Dropped };
+        outcomes::count(located.group, outcome, popped.exhausted.len());
+        if is_kept {
             for dead in &popped.exhausted {
                 let error = format!("delivered {} times, which is max_deliveries", dead.deliveries);
                 dead_letter::bury(located.group, &located.partition, *dead, Some(&error), now);

@@ -22,6 +22,7 @@ use queen_engine::settle::{Policy, Refusal, Settlement, extend, settle};
 use self::lease::{HeldCursor, LockedLease, lock};
 use self::names::Plan;
 use self::refusal::explain;
+use crate::broker::stats::outcomes;
 use crate::error::Result;
 use crate::pg::async_commit::may_be_lost;
 use crate::pg::clock::Moment;
@@ -115,6 +116,7 @@ impl LockedLease {
                 report.already[item] += settlement.already;
             }
             for &(message, outcome) in &settlement.outcomes {
+                outcomes::count(held.located.group, outcome, 1);
                 report.settled.push(Settled {
                     message,
                     partition: partition.clone(),

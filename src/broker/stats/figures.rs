@@ -16,12 +16,13 @@ use crate::broker::lookup;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::snapshot::ActiveSnapshot;
-use crate::store::dead_letter;
 use crate::store::group::{self, Group};
 use crate::store::queue::Queue;
+use crate::store::{dead_letter, seen_snapshot, timer};
 
 /// The figures of a group: numbers of messages, and moments.
 pub struct GroupFigures {
+    pub id: i64,
     pub queue: String,
     /// '' is queue mode.
     pub group: String,
@@ -56,6 +57,12 @@ pub struct QueueFigures {
     pub timers: i64,
 }
 
+/// Of a queue, messages that should have entered the log.
+pub struct OverdueTimers {
+    pub queue: String,
+    pub count: i64,
+}
+
 /// A live lease on one partition.
 pub struct LiveLease {
     pub partition: Rc<str>,
@@ -70,6 +77,7 @@ pub struct LiveLease {
 pub struct Figures {
     pub queues: Vec<QueueFigures>,
     pub groups: Vec<GroupFigures>,
+    pub overdue: Vec<OverdueTimers>,
 }
 
 impl Figures {
@@ -83,12 +91,13 @@ impl Figures {
                     figures.groups.push(of_group(memory, &queue, &group, under)?);
                 }
                 figures.queues.push(of_queue(memory, &queue, under)?);
+                figures.overdue.push(overdue(memory, &queue, under)?);
                 known.insert(queue.name);
             }
             // Groups whose queue does not exist yet.
             for (queue, group) in group::all(under)? {
                 if !known.contains(&queue) {
-                    figures.groups.push(GroupFigures::idle(queue, group.name, under));
+                    figures.groups.push(GroupFigures::idle(queue, group, under));
                 }
             }
             figures.groups.sort_by(|a, b| (&a.queue, &a.group).cmp(&(&b.queue, &b.group)));
@@ -112,7 +121,7 @@ pub fn group_named(
     let Some(group) = group::find(queue, name, under)? else { return Ok(None) };
     let figures = match lookup::find_queue(queue, under)? {
         Some(queue) => memory::look(under, |memory| of_group(memory, &queue, &group, under))?,
-        None => GroupFigures::idle(queue.to_owned(), group.name, under),
+        None => GroupFigures::idle(queue.to_owned(), group, under),
     };
     Ok(Some(figures))
 }
@@ -149,6 +158,24 @@ fn of_queue(
     })
 }
 
+/// What is due is known only at this moment, so it is counted at each call; where there are no
+/// timers, by none.
+fn overdue(
+    memory: &mut StatsMemory,
+    queue: &Queue,
+    under: &ActiveSnapshot,
+) -> Result<OverdueTimers> {
+    let log = memory.log(queue, under)?;
+    let count = if log.timers == 0 {
+        0
+    } else {
+        let seen = seen_snapshot::describe(under, queue.identity);
+        let from = log.count.tally.timers.from(&seen.snapshot);
+        timer::count(queue.id, from, clock::now(), under)
+    };
+    Ok(OverdueTimers { queue: queue.name.clone(), count })
+}
+
 fn of_group(
     memory: &mut StatsMemory,
     queue: &Queue,
@@ -165,6 +192,7 @@ fn of_group(
         }
     }
     Ok(GroupFigures {
+        id: group.id,
         queue: queue.name.clone(),
         group: group.name.clone(),
         pending: sums.pending,
@@ -177,11 +205,12 @@ fn of_group(
 }
 
 impl GroupFigures {
-    fn idle(queue: String, group: String, under: &ActiveSnapshot) -> Self {
+    fn idle(queue: String, group: Group, under: &ActiveSnapshot) -> Self {
         Self {
-            dead_letters: dead_letter::count(&queue, &group, under),
+            id: group.id,
+            dead_letters: dead_letter::count(&queue, &group.name, under),
             queue,
-            group,
+            group: group.name,
             pending: 0,
             in_flight: 0,
             retrying: 0,

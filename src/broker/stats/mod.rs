@@ -7,5 +7,6 @@ mod log_standing;
 mod memory;
 pub mod metrics;
 mod oldest;
+pub mod outcomes;
 mod summary;
 mod tracked;
