@@ -30,6 +30,7 @@ pub extern "C-unwind" fn _PG_init() {
     pg::catalogue::register(&store::schema::EXTENSION);
     pg::planning::register();
     pg::async_commit::register(&store::schema::LEASES, settings::durable_leases);
+    pg::before_commit::register(store::aging::at_stage);
     pg::own_commits::register(worker::note_end);
     pg::counters::register();
     worker::register();

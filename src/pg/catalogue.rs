@@ -52,6 +52,11 @@ pub fn oid_of(name: &'static CStr) -> pg_sys::Oid {
     oid
 }
 
+/// Whether there is such a relation of the extension at this moment.
+pub fn is_there(name: &CStr) -> bool {
+    find(name) != pg_sys::InvalidOid
+}
+
 /// InvalidOid where there is no such relation.
 fn find(name: &CStr) -> pg_sys::Oid {
     // SAFETY: look-ups in the catalogue caches, with NUL-terminated names.

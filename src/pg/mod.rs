@@ -6,6 +6,7 @@ pub mod arrays;
 pub mod async_commit;
 pub mod backtrace;
 pub mod ballast;
+pub mod before_commit;
 pub mod binary_upgrade;
 pub mod catalogue;
 pub mod changes;

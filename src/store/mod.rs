@@ -2,6 +2,7 @@
 //! direct reads and writes. And all locks that are no rows ([`locks`]). Nothing here decides.
 
 pub mod admission;
+pub mod aging;
 pub mod binding;
 pub mod claim;
 pub mod cursor;

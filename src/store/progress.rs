@@ -12,7 +12,7 @@ use queen_engine::receipt::EndedLease;
 use super::identity::Identity;
 use super::located::Located;
 use super::receipt::{ClaimReceipts, StoredReceipts};
-use super::{decode, newest, receipt, seen_snapshot, signed, unsigned};
+use super::{aging, decode, newest, receipt, seen_snapshot, signed, unsigned};
 use crate::error::Result;
 use crate::pg::clock::{self, At, Moment};
 use crate::pg::columns::{Arg, Columns, arg};
@@ -131,7 +131,7 @@ pub fn append(at: &Located, state: &Cursor, notice: Notice, ended: &[EndedLease]
 }
 
 fn insert_state(at: &Located, state: &Cursor, announced: Arg, ended: &[EndedLease]) {
-    let ends_any = !ended.is_empty();
+    let ended_at = (!ended.is_empty()).then(clock::now);
     let due: Arg = state.due_at().and_then(|moment| arg(At(moment)));
     PROGRESS.insert(&[
         (CURSOR_ID, arg(signed(at.id))),
@@ -140,9 +140,12 @@ fn insert_state(at: &Located, state: &Cursor, announced: Arg, ended: &[EndedLeas
         (DUE_AT, due),
         (ANNOUNCED_XID, announced),
         (STATE, arg(encode(state))),
-        (ENDED_AT, ends_any.then(|| arg(At(clock::now()))).flatten()),
-        (RECEIPTS, ends_any.then(|| arg(encode_each(ended))).flatten()),
+        (ENDED_AT, ended_at.and_then(|at| arg(At(at)))),
+        (RECEIPTS, ended_at.and_then(|_| arg(encode_each(ended)))),
     ]);
+    if let Some(moment) = ended_at {
+        aging::note_state(signed(at.id), at.revision + 1, moment);
+    }
     prune(at, at.revision + 1);
 }
 

@@ -241,52 +241,6 @@ async fn without_order_a_lease_leaves_one_receipt_and_not_one_for_each_message()
     Ok(())
 }
 
-/// Each message of one lease is settled in another way. What was said of it may be said again: while
-/// it waits, while another consumer holds it, after that one has completed it, and when the claims
-/// are folded. Nothing else may be said.
-#[tokio::test(flavor = "multi_thread")]
-async fn without_order_each_status_is_known_of_its_message_whatever_comes_of_it() -> Result<()> {
-    let (_db, [session]) = prepared(", retry_limit => 5", 4).await?;
-    let held = pop().batch(4).run(&session).await?;
-    let (lease, named) = (held[0].lease()?, ids(&held));
-    let said = ["failed", "retry", "dead_letter", "completed"];
-    let ack = |message: i64, status| Ack::messages(lease, [message]).status(status);
-    for (message, status) in named.iter().zip(said) {
-        assert_eq!(ack(*message, status).run(&session).await?.settled, 1);
-    }
-    let check = async |of_given_back: &str| {
-        for (message, before) in named.iter().zip(said) {
-            for status in said {
-                let answer = ack(*message, status).run(&session).await;
-                let refusal = match before {
-                    _ if before == status => {
-                        assert_eq!(answer?, counts(0, 1, true));
-                        continue;
-                    }
-                    "completed" => "QN005",
-                    "dead_letter" => "QN004",
-                    _ => of_given_back,
-                };
-                answer.fails_with(refusal)?;
-            }
-        }
-        anyhow::Ok(())
-    };
-    check("QN004").await?;
-    let others = pop().batch(4).run(&session).await?;
-    let mut again = ids(&others);
-    again.sort_unstable();
-    assert_eq!(again, named[..2]);
-    check("QN002").await?;
-    complete(&session, &others).await?;
-    check("QN002").await?;
-    sweep(&session).await?;
-    assert_eq!(claims(&session).await?, 0);
-    check("QN002").await?;
-    assert_eq!(session.count("SELECT count(*) FROM queen_dead_letters").await?, 1);
-    Ok(())
-}
-
 async fn passes(session: &Session, time: &str) -> Result<()> {
     for table in ["receipt", "progress"] {
         let sql = format!("UPDATE queen_mq.{table} SET ended_at = ended_at - interval '{time}'");
