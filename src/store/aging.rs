@@ -60,7 +60,7 @@ macro_rules! stamp {
                 "UPDATE queen_mq.",
                 $table,
                 " AS t SET ended_at = $4
-                 FROM pg_catalog.unnest($1, $2, $3) AS own (cursor_id, revision, ended_at)
+                 FROM unnest($1, $2, $3) AS own (cursor_id, revision, ended_at)
                  WHERE t.cursor_id = own.cursor_id AND t.revision = own.revision
                    AND t.ended_at = own.ended_at"
             ),

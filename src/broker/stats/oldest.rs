@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use queen_engine::floor::Floor;
 use queen_engine::holes::Holes;
 use queen_engine::message::MessageId;
-use queen_engine::pop::Read;
+use queen_engine::pop::{FoundSegment, Read};
 
 use super::summary::StateSummary;
 use crate::pg::clock::Moment;
@@ -99,10 +99,13 @@ impl PartitionLog<'_> {
             while after < upto {
                 let read = Read::Late { from: from.clone(), after, upto };
                 let found = log.read(&read, CHUNK, running, under).stored;
-                let open = found.iter().find(|one| !one.skip && !is_settled(one.id, one.messages));
-                first = earlier(first, open.map(|one| one.created_at));
+                let is_open = |FoundSegment { segment, messages, skip }| {
+                    !skip && !is_settled(segment, messages)
+                };
+                let open = found.iter().find(|one| is_open(one.found()));
+                first = earlier(first, open.map(|one| one.created_at()));
                 match found.last() {
-                    Some(last) if open.is_none() && found.len() == CHUNK => after = last.id,
+                    Some(last) if open.is_none() && found.len() == CHUNK => after = last.id(),
                     _ => break,
                 }
             }
