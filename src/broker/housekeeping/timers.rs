@@ -3,7 +3,7 @@
 //!
 //! Each pop of a queue asks for its next timer, at the end of the index where timers are deleted.
 //! While a transaction holds an old snapshot, these stay in the index. So the count of the queue
-//! has a floor for timers ([`TimerFloor`](queen_engine::floor::TimerFloor)). A session raises it in
+//! has a floor for timers ([`TimerFloor`]). A session raises it in
 //! two steps of this task, the second of which sees that nothing was left behind at the time of the
 //! first. It takes the lock `tally` of the queue by a try.
 //!
@@ -114,7 +114,7 @@ fn looks_below(queue: &Queue, floor: Moment, now: Moment) -> bool {
     }
     // The clock may have been set back.
     let known = known.map(|at| at.min(now + WHOLE_AFTER));
-    let is_time = known.map_or_else(|| random() % FIRST_LOOKS == 0, |at| at <= now);
+    let is_time = known.map_or_else(|| random().is_multiple_of(FIRST_LOOKS), |at| at <= now);
     let next = known.filter(|_| !is_time).unwrap_or(now + WHOLE_AFTER);
     WHOLE_AT.with(|all| all.keep(key, next));
     is_time
