@@ -138,7 +138,8 @@ impl Receipt {
         let [done, dead, open] = [&self.done, &self.dead, &self.open].map(only);
         let is_in_it = [&done, &dead, &open].into_iter().any(|spans| !spans.is_empty());
         let [failed, retried] = [&self.said.failed, &self.said.retried].map(only);
-        let (said, Self { ending, deadline, .. }) = (Said { failed, retried }, *self);
+        let Self { ending, deadline, .. } = *self;
+        let said = Said { failed, retried };
         is_in_it.then_some(Self { ending, deadline, done, dead, open, said })
     }
 
