@@ -3,7 +3,8 @@
 //! The worker looks there again and again. While a transaction holds an old snapshot, each look
 //! walks over all that has died. So after a long walk the worker remembers up to where it has been,
 //! and its next looks begin there. What a transaction commits late below that place is found by a
-//! whole look, which follows a minute later. No call of a user depends on when.
+//! whole look, which follows a minute later. No call of a user depends on when. If the clock is set
+//! back, what is remembered counts for nothing.
 
 use crate::pg::clock::{Moment, SECOND};
 use crate::pg::usage;
@@ -19,6 +20,8 @@ const REST: i64 = 200;
 #[derive(Clone, Copy, Debug)]
 pub struct LongWalk<P> {
     upto: Option<P>,
+    /// When the last look began.
+    looked_at: Moment,
     whole_at: Moment,
     /// There was a look before. The first one of a session reads the catalogue, too.
     is_warm: bool,
@@ -26,7 +29,7 @@ pub struct LongWalk<P> {
 
 impl<P> Default for LongWalk<P> {
     fn default() -> Self {
-        Self { upto: None, whole_at: Moment::MIN, is_warm: false }
+        Self { upto: None, looked_at: Moment::MIN, whole_at: Moment::MIN, is_warm: false }
     }
 }
 
@@ -41,7 +44,7 @@ pub struct LookFrom<P> {
 
 impl<P: Copy> LongWalk<P> {
     pub fn begin(&self, now: Moment) -> LookFrom<P> {
-        let from = self.upto.filter(|_| now < self.whole_at);
+        let from = self.upto.filter(|_| (self.looked_at..self.whole_at).contains(&now));
         LookFrom { from, began_at: now, buffers: 0 }
     }
 
@@ -49,7 +52,7 @@ impl<P: Copy> LongWalk<P> {
     /// far as is known: a look that was not whole may have left something.
     pub fn end(&mut self, look: &LookFrom<P>, upto: P, now: Moment) -> Moment {
         let is_long = look.buffers > LONG && self.is_warm;
-        self.is_warm = true;
+        (self.is_warm, self.looked_at) = (true, look.began_at);
         match look.from {
             None if !is_long => self.upto = None,
             None => {
@@ -70,5 +73,38 @@ impl<P> LookFrom<P> {
         let found = walk();
         self.buffers += usage::buffers() - before;
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A look at this moment that has taken so many buffers; returns where it began.
+    fn look(known: &mut LongWalk<i64>, now: Moment, buffers: i64) -> Option<i64> {
+        let LookFrom { from, began_at, .. } = known.begin(now);
+        known.end(&LookFrom { from, began_at, buffers }, now, now);
+        from
+    }
+
+    #[test]
+    fn after_a_long_walk_looks_begin_at_its_end_for_a_minute() {
+        let mut known = LongWalk::default();
+        assert_eq!(look(&mut known, 0, 1000), None);
+        assert_eq!(look(&mut known, SECOND, 1000), None);
+        assert_eq!(look(&mut known, 2 * SECOND, 5), Some(SECOND));
+        assert_eq!(look(&mut known, 60 * SECOND, 5), Some(SECOND));
+        assert_eq!(look(&mut known, 61 * SECOND, 5), None);
+        assert_eq!(look(&mut known, 62 * SECOND, 5), None);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_makes_the_next_look_whole() {
+        let mut known = LongWalk::default();
+        let day = 86_400 * SECOND;
+        look(&mut known, day, 1000);
+        look(&mut known, day + 1, 1000);
+        assert_eq!(look(&mut known, 1, 5), None);
+        assert_eq!(look(&mut known, 2, 5), None);
     }
 }

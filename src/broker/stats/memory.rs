@@ -32,8 +32,8 @@ use crate::store::{cursor_or_claim, dead_letter};
 
 /// A group with more cursors, claims or partitions than this is large.
 const SMALL: usize = 256;
-/// How many pages, rows, cursors, claims and partitions are remembered at most. A partition that one group
-/// has read counts about six times, and takes about 400 bytes.
+/// How many pages, rows, cursors, claims and partitions are remembered at most. A partition that
+/// one group has read counts about six times, and takes about 400 bytes.
 const MOST: usize = 2_000_000;
 /// What was not asked for in so many looks is forgotten.
 const LONG: u64 = 64;

@@ -211,10 +211,13 @@ async fn pages(session: &Session, Case(name, before, call): &Case) -> Result<i64
     Ok(blocks("Shared Hit Blocks")? + blocks("Shared Read Blocks")?)
 }
 
+/// The lower figure of two calls each: one pop in 256 of a group without order also folds claims,
+/// for a hundredth of a second.
 async fn pages_of_all(session: &Session) -> Result<BTreeMap<&'static str, i64>> {
     let mut pages_of = BTreeMap::new();
     for case in CASES {
-        pages_of.insert(case.0, pages(session, case).await?);
+        let (first, second) = (pages(session, case).await?, pages(session, case).await?);
+        pages_of.insert(case.0, first.min(second));
     }
     Ok(pages_of)
 }

@@ -35,7 +35,6 @@ const ARRAYS: &[&str] = &[
 /// Calls with objects (separated by ` | ` or by lines) whose fields are missing, unknown, of a
 /// wrong type, out of range or in conflict.
 const MALFORMED: &[(&str, &str)] = &[
-    ("queen_push_items(@)", "NULL"),
     ("queen_tx_commit(@)", " | NULL | '[]', '[]', '[]' | '[]', '{}' | '[]', NULL, '1'"),
     ("queen_tx_commit(kv => @)", "NULL | '[]'"),
     (
@@ -59,7 +58,8 @@ const MALFORMED: &[(&str, &str)] = &[
     (
         "queen_settle('LEASE', '[{@}]')",
         r#""messageId":1 | "status":"completed" | "messageId":1,"status":"done"
-           "messageId":"1","status":"retry" | "messageId":1.5,"status":"retry"
+           "messageId":"x","status":"retry" | "messageId":"","status":"retry"
+           "messageId":1.5,"status":"retry"
            "messageId":9223372036854775808,"status":"retry" | "messageId":1e3000,"status":"retry"
            "messageId":1,"status":null | "messageId":1,"transactionId":"a","status":"retry"
            "transactionId":5,"status":"retry" | "messageId":1,"status":"retry","x":1

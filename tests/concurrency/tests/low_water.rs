@@ -309,7 +309,10 @@ async fn of_a_round(is_old: bool) -> Result<i64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_round_of_the_worker_does_not_walk_over_what_has_died() -> Result<()> {
     let (without, with) = (of_a_round(false).await?, of_a_round(true).await?);
-    are_alike(&[("round", without)], &[("round", with)])
+    println!("a round: {without} buffers without, {with} with an old snapshot");
+    // How many tasks fall into the second of a round differs. A walk reads thousands of buffers.
+    ensure!(with <= 2 * without + 500, "{without} buffers without, {with} with an old snapshot");
+    Ok(())
 }
 
 /// Timers of a retention's worth are set, moved into the log, and popped.
