@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use pgrx::pg_sys;
 
 use super::progress::PROGRESS;
+use crate::error::Result;
 use crate::pg::before_commit::{Stage, want};
 use crate::pg::catalogue;
 use crate::pg::clock::{self, At, Moment, SECOND};
@@ -133,13 +134,13 @@ pub fn at_stage(stage: Stage) {
     // The extension may have been dropped by the transaction.
     if first.is_some_and(is_late)
         && catalogue::is_there(PROGRESS.name)
-        && let Err(error) = connected(|| Ok(stamp_all(now)))
+        && let Err(error) = connected(|| stamp_all(now))
     {
         error.raise();
     }
 }
 
-fn stamp_all(now: Moment) {
+fn stamp_all(now: Moment) -> Result<()> {
     let (states, blocks) = WRITTEN.with_borrow_mut(|written| {
         let states = std::mem::replace(&mut written.states, WrittenRows::NONE);
         (states, std::mem::replace(&mut written.blocks, WrittenRows::NONE))
@@ -152,4 +153,5 @@ fn stamp_all(now: Moment) {
             statement.run(&args);
         }
     }
+    Ok(())
 }

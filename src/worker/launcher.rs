@@ -153,8 +153,7 @@ impl Launcher {
     /// Whether a worker that is not there yet is on its way, be it that an earlier launcher has
     /// started it.
     fn is_starting(&self, seat: &Seat) -> bool {
-        seat.coming_since != 0
-            || self.started.get(&seat.database).is_some_and(Started::is_alive)
+        seat.coming_since != 0 || self.started.get(&seat.database).is_some_and(Started::is_alive)
     }
 
     /// Note which workers have ended, and which of them have never come into their database: it

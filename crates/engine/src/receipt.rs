@@ -70,9 +70,7 @@ impl Serialize for Receipt {
         let Self { ending, deadline, done, dead, open, said } = self;
         match said.is_empty() {
             true => (ending, deadline, done, dead, open).serialize(serializer),
-            false => {
-                (GAVE_BACK_AS_SAID, deadline, done, dead, open, said).serialize(serializer)
-            }
+            false => (GAVE_BACK_AS_SAID, deadline, done, dead, open, said).serialize(serializer),
         }
     }
 }

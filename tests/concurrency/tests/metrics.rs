@@ -48,7 +48,8 @@ async fn fail(session: &Session, one: &Message) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_outcome_that_commits_is_counted_once() -> Result<()> {
     for ordering in ["partition", "none"] {
-        let (_db, session) = prepared(&format!(", retry_limit => 1, ordering => '{ordering}'")).await?;
+        let (_db, session) =
+            prepared(&format!(", retry_limit => 1, ordering => '{ordering}'")).await?;
         let held = pop().batch(2).run(&session).await?;
         assert_eq!(counted(&session).await?, [0.0; 6]);
         complete(&session, &held).await?;
@@ -56,9 +57,13 @@ async fn each_outcome_that_commits_is_counted_once() -> Result<()> {
         complete(&session, &held).await?;
         assert_eq!(counted(&session).await?, [2.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
         let held = pop().batch(4).run(&session).await?;
-        let result = |at: usize, status: &str| json!({ "messageId": held[at].message_id, "status": status });
+        let result =
+            |at: usize, status: &str| json!({ "messageId": held[at].message_id, "status": status });
         let results = json!([
-            result(0, "completed"), result(1, "failed"), result(2, "retry"), result(3, "dead_letter"),
+            result(0, "completed"),
+            result(1, "failed"),
+            result(2, "retry"),
+            result(3, "dead_letter"),
         ]);
         settle(&session, held[0].lease()?, &results).await?;
         settle(&session, held[0].lease()?, &results).await?;
@@ -76,7 +81,9 @@ async fn each_outcome_that_commits_is_counted_once() -> Result<()> {
         let late = pop().one(&session).await?;
         assert_eq!(late.message_id, brief.message_id);
         assert_eq!(counted(&session).await?, [6.0, 1.0, 1.0, 2.0, 0.0, 1.0]);
-        session.run("SELECT queen_configure('q', on_exhausted => 'drop', retry_limit => 0)").await?;
+        session
+            .run("SELECT queen_configure('q', on_exhausted => 'drop', retry_limit => 0)")
+            .await?;
         fail(&session, &late).await?;
         assert_eq!(counted(&session).await?, [6.0, 1.0, 1.0, 2.0, 1.0, 1.0]);
     }
@@ -162,7 +169,7 @@ async fn what_cannot_be_counted_without_preload_is_absent() -> Result<()> {
     PushBatch::numbers("q", 1..=2).run(&session).await?;
     complete(&session, &pop().run(&session).await?).await?;
     session.run("SELECT queen_sweep()").await?;
-    assert_eq!(counted(&session).await?, []);
+    assert_eq!(counted(&session).await?, [0.0; 0]);
     for name in ["queen_last_sweep_timestamp_seconds", "queen_worker_late_seconds"] {
         assert_eq!(metric(&session, name).await?, None, "{name}");
     }

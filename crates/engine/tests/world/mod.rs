@@ -195,7 +195,8 @@ impl World {
         // Repeated with another status: what was completed, or what was not.
         let otherwise = |is_completed: bool| {
             let is_other = |before| !is_alike(before, status);
-            let is_meant = |before| is_other(before) && (before == Status::Completed) == is_completed;
+            let is_meant =
+                |before| is_other(before) && (before == Status::Completed) == is_completed;
             !all && repeated.iter().filter_map(said).any(is_meant)
         };
         match verdict {
