@@ -16,6 +16,7 @@ use crate::pg::before_commit::{Stage, want};
 use crate::pg::catalogue;
 use crate::pg::clock::{self, At, Moment, SECOND};
 use crate::pg::columns::{Arg, arg};
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::spi::{Statement, connected};
 
 /// A commit that comes so much later than the first of the transaction's receipts is late.
@@ -134,7 +135,7 @@ pub fn at_stage(stage: Stage) {
     // The extension may have been dropped by the transaction.
     if first.is_some_and(is_late)
         && catalogue::is_there(PROGRESS.name)
-        && let Err(error) = connected(|| stamp_all(now))
+        && let Err(error) = connected(|| ActiveSnapshot::new_snapshot(|_| stamp_all(now)))
     {
         error.raise();
     }

@@ -54,7 +54,7 @@ async fn each_outcome_that_commits_is_counted_once() -> Result<()> {
         assert_eq!(counted(&session).await?, [0.0; 6]);
         complete(&session, &held).await?;
         // What is repeated changes nothing.
-        complete(&session, &held).await?;
+        assert_eq!(Ack::all(held[0].lease()?).run(&session).await?.already, 2);
         assert_eq!(counted(&session).await?, [2.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
         let held = pop().batch(4).run(&session).await?;
         let result =
@@ -68,6 +68,10 @@ async fn each_outcome_that_commits_is_counted_once() -> Result<()> {
         settle(&session, held[0].lease()?, &results).await?;
         settle(&session, held[0].lease()?, &results).await?;
         assert_eq!(counted(&session).await?, [3.0, 1.0, 1.0, 1.0, 0.0, 0.0]);
+        if ordering == "none" {
+            // It is not said which message comes next.
+            continue;
+        }
         // The second failure exhausts the message.
         let again = pop().batch(1).one(&session).await?;
         assert_eq!(again.message_id, held[1].message_id);
@@ -94,6 +98,7 @@ async fn each_outcome_that_commits_is_counted_once() -> Result<()> {
 async fn what_is_rolled_back_is_not_counted() -> Result<()> {
     let (_db, session) = prepared("").await?;
     let completed = async || Ok::<_, anyhow::Error>(counted(&session).await?[0]);
+    session.run("SELECT queen_subscribe('q', 'g', 'all')").await?;
     session.run("BEGIN").await?;
     complete(&session, &pop().run(&session).await?).await?;
     session.run("ROLLBACK").await?;

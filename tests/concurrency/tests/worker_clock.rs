@@ -110,7 +110,7 @@ async fn no_timer_is_lost_below_the_floor_when_the_clock_is_set() -> Result<()> 
         (Session::open(&cluster.config()).await?, Session::open(&cluster.config()).await?);
     old.begin_snapshot().await?;
     let many = "SELECT count(*) FROM generate_series(1, 400) AS k,
-                queen_schedule('q', 'k' || k, '1', delay => '0')";
+                queen_schedule('q', 'k' || k, to_jsonb(repeat('x', 1000)), delay => '0')";
     session.count(many).await?;
     let sweep = async || session.run("SELECT queen_sweep()").await;
     let floor = "SELECT count(*) FROM queen_mq.tally";
