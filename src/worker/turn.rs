@@ -154,6 +154,8 @@ pub fn come(database: pg_sys::Oid) {
         change(database, |visit| {
             (visit.coming, visit.coming_since) = (own_pid(), clock::now());
         });
+        // It looks again when this process is late.
+        REGISTRY.share().wake_launcher();
     }
 }
 
