@@ -144,8 +144,8 @@ fn all_metrics(call: &Call, now: Moment) -> Vec<Metric> {
         all.push(gauge(
             "queen_last_sweep_timestamp_seconds",
             metrics::since_1970(swept_at),
-            "When a worker or queen_sweep last came to the end of a sweep since the server started, \
-             in seconds since 1970; only with the library preloaded.",
+            "When a worker or queen_sweep last came to the end of a sweep since the server \
+             started, in seconds since 1970; only with the library preloaded.",
         ));
     }
     if let Some(service) = service {

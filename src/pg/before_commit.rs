@@ -12,15 +12,15 @@ use pgrx::{pg_guard, pg_sys};
 pub enum Stage {
     /// Statements may run, and an error rolls the transaction back.
     Commits,
-    /// The same; it ends later, maybe in another process.
+    /// As it commits; but it ends later, maybe in another process.
     Prepares,
     /// It has committed, or been prepared or rolled back. Nothing may fail.
     Over,
 }
 
-type Listener = fn(Stage);
+type StageListener = fn(Stage);
 
-static LISTENER: OnceLock<Listener> = OnceLock::new();
+static LISTENER: OnceLock<StageListener> = OnceLock::new();
 
 thread_local! {
     static IS_WANTED: Cell<bool> = const { Cell::new(false) };
@@ -28,7 +28,7 @@ thread_local! {
 
 /// Called once, as the library is loaded. What is registered later runs earlier: so this comes
 /// after whatever looks at what the transaction has written.
-pub fn register(listener: Listener) {
+pub fn register(listener: StageListener) {
     if LISTENER.set(listener).is_ok() {
         // SAFETY: the callback is a function of this library, which stays loaded.
         unsafe { pg_sys::RegisterXactCallback(Some(at_event), ptr::null_mut()) };

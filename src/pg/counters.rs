@@ -108,8 +108,8 @@ pub fn register() {
     }
 }
 
-/// What a subtransaction has counted under a key. Subtransactions are numbered in the order in which
-/// they begin.
+/// What a subtransaction has counted under a key. Subtransactions are numbered in the order in
+/// which they begin.
 #[derive(Clone, Copy)]
 struct Note {
     begun: pg_sys::SubTransactionId,

@@ -10,7 +10,6 @@ use std::cell::RefCell;
 
 use pgrx::pg_sys;
 
-use super::progress::PROGRESS;
 use crate::error::Result;
 use crate::pg::before_commit::{Stage, want};
 use crate::pg::catalogue;
@@ -134,7 +133,7 @@ pub fn at_stage(stage: Stage) {
     let first = WRITTEN.with_borrow(|written| written.first);
     // The extension may have been dropped by the transaction.
     if first.is_some_and(is_late)
-        && catalogue::is_there(PROGRESS.name)
+        && catalogue::is_there(c"progress")
         && let Err(error) = connected(|| ActiveSnapshot::new_snapshot(|_| stamp_all(now)))
     {
         error.raise();

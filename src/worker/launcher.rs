@@ -171,8 +171,8 @@ impl Launcher {
     }
 
     /// Ask so many workers to leave, those first that have been there for longest. Workers that
-    /// have been asked already count. Terminate those that do not leave, whoever asked them: it may
-    /// have been an earlier launcher. Returns when to look again whether one has left.
+    /// have been asked already count. Terminate those that do not leave, also those that an
+    /// earlier launcher has asked. Returns when to look again whether one has left.
     fn ask_to_leave(&mut self, mut there: Vec<Seat>, count: usize, now: Moment) -> Moment {
         let mut again = Moment::MAX;
         for seat in there.iter().filter(|seat| seat.asked_at != 0) {

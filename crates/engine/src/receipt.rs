@@ -81,19 +81,19 @@ impl<'de> Deserialize<'de> for Receipt {
         type Rest = (i64, Spans, Spans, Spans);
         /// In the order of their numbers.
         #[derive(Deserialize)]
-        enum Stored {
+        enum Layout {
             Settled(Rest),
             GaveBack(Rest),
             Expired(Rest),
             Revoked(Rest),
             GaveBackAsSaid(Rest, Said),
         }
-        let (ending, rest, said) = match Stored::deserialize(deserializer)? {
-            Stored::Settled(rest) => (Ending::Settled, rest, Said::default()),
-            Stored::GaveBack(rest) => (Ending::GaveBack, rest, Said::default()),
-            Stored::Expired(rest) => (Ending::Expired, rest, Said::default()),
-            Stored::Revoked(rest) => (Ending::Revoked, rest, Said::default()),
-            Stored::GaveBackAsSaid(rest, said) => (Ending::GaveBack, rest, said),
+        let (ending, rest, said) = match Layout::deserialize(deserializer)? {
+            Layout::Settled(rest) => (Ending::Settled, rest, Said::default()),
+            Layout::GaveBack(rest) => (Ending::GaveBack, rest, Said::default()),
+            Layout::Expired(rest) => (Ending::Expired, rest, Said::default()),
+            Layout::Revoked(rest) => (Ending::Revoked, rest, Said::default()),
+            Layout::GaveBackAsSaid(rest, said) => (Ending::GaveBack, rest, said),
         };
         let (deadline, done, dead, open) = rest;
         Ok(Self { ending, deadline, done, dead, open, said })

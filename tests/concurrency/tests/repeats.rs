@@ -1,5 +1,5 @@
-//! Settlements that are repeated because the reply was lost: whatever the status was, they are known
-//! for an hour from the commit.
+//! Settlements that are repeated because the reply was lost: whatever the status was, they are
+//! known for an hour from the commit.
 
 use anyhow::Result;
 use queen_tests::clock::ServerClock;
@@ -15,9 +15,9 @@ fn ids(messages: &[Message]) -> Vec<i64> {
     messages.iter().map(|message| message.message_id).collect()
 }
 
-/// Each message of one lease is settled in another way. What was said of it may be said again: while
-/// it waits, while another consumer holds it, after that one has completed it, and when the claims
-/// are folded. Nothing else may be said.
+/// Each message of one lease is settled in another way. What was said of it may be said again:
+/// while it waits, while another consumer holds it, after that one has completed it, and when the
+/// claims are folded. Nothing else may be said.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_order_each_status_is_known_of_its_message_whatever_comes_of_it() -> Result<()> {
     let (_db, [session]) = prepared(", retry_limit => 5", 4).await?;
@@ -99,8 +99,7 @@ async fn known_after_a_late_commit(is_prepared: bool) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn receipts_of_a_transaction_that_stayed_open_are_kept_for_an_hour_from_its_end() -> Result<()>
-{
+async fn receipts_of_a_transaction_that_stayed_open_are_kept_from_its_end() -> Result<()> {
     known_after_a_late_commit(false).await
 }
 

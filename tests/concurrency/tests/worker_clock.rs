@@ -97,8 +97,8 @@ async fn workers_that_take_turns_go_on_when_the_clock_is_set() -> Result<()> {
     goes_on_when_the_clock_is_set("turns", &["a", "b", "c", "d"], 1).await
 }
 
-/// While another transaction holds an old snapshot, timers that have been moved leave entries behind
-/// in their index. So the sweep raises a floor, in two steps, below which no call looks.
+/// While another transaction holds an old snapshot, timers that have been moved leave entries
+/// behind in their index. So the sweep raises a floor, in two steps, below which no call looks.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_timer_is_lost_below_the_floor_when_the_clock_is_set() -> Result<()> {
     let clock = ServerClock::new("floor")?;

@@ -243,34 +243,6 @@ async fn a_trigger_of_a_user_does_not_keep_the_worker_of_a_launcher_that_has_end
     no_trigger_keeps_the_only_worker(true).await
 }
 
-/// Between its start and its connection the worker sleeps here, so that a command comes before it.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_waits_for_a_lock_on_its_database_gives_up_its_slot() -> Result<()> {
-    let one = "queen_mq.max_workers = 1\nlog_min_messages = debug1";
-    let cluster = Cluster::start_with(&format!("{SERVE_ALL}\n{one}"))?;
-    let maintenance = Session::open(&cluster.config()).await?;
-    let session = database(&cluster, "locked").await?;
-    session.run("SELECT queen_schedule('q', 'k', '1', delay => '5 s')").await?;
-    drop(session);
-    maintenance.run("ALTER SYSTEM SET post_auth_delay = 5").await?;
-    maintenance.run("SELECT pg_reload_conf()").await?;
-    let begins = "starting background worker process \"queen_mq worker\"";
-    let begun = || Ok::<_, anyhow::Error>(cluster.logged()?.matches(begins).count());
-    let before = begun()?;
-    eventually("a worker", SOON, async || Ok((begun()? > before).then_some(()))).await?;
-    maintenance.run("BEGIN").await?;
-    maintenance.run("ALTER DATABASE locked RENAME TO renamed").await?;
-    let ends = "terminating background worker \"queen_mq worker\"";
-    let is_told = async || Ok(cluster.logged()?.contains(ends).then_some(()));
-    eventually("a worker that is turned out", SOON, is_told).await?;
-    maintenance.run("ROLLBACK").await?;
-    maintenance.run("ALTER SYSTEM RESET post_auth_delay").await?;
-    maintenance.run("SELECT pg_reload_conf()").await?;
-    let session = Session::open(cluster.config().dbname("locked")).await?;
-    count(&[session], MESSAGES, 1).await?;
-    Ok(())
-}
-
 const NO_SLOT: &str = "WARNING:  queen_mq: no background worker is free for this database";
 
 #[tokio::test(flavor = "multi_thread")]
