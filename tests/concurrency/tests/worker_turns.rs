@@ -239,7 +239,7 @@ async fn a_trigger_of_a_user_does_not_keep_the_only_worker() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trigger_of_a_user_does_not_keep_the_worker_of_a_launcher_that_has_ended() -> Result<()> {
+async fn a_trigger_of_a_user_does_not_keep_a_worker_of_an_earlier_launcher() -> Result<()> {
     no_trigger_keeps_the_only_worker(true).await
 }
 
