@@ -205,7 +205,7 @@ impl<'a> Pop<'a> {
             None => {
                 self.cursor.settled += taken.count() as i64;
                 let settled = |id: &_| taken.find(*id).is_some();
-                self.cursor.failures.retain(|id, _| !settled(id));
+                self.cursor.failures.retain(|id| !settled(id));
             }
         }
         self.cursor.last_pop_at = now;
@@ -220,7 +220,7 @@ impl<'a> Pop<'a> {
             span.messages().map(move |message| (message, span.deliveries)).collect::<Vec<_>>()
         });
         dead.map(|(message, deliveries)| {
-            let failures = cursor.failures.remove(&message).unwrap_or(0);
+            let failures = cursor.failures.remove(message);
             DeadLetter { message, failures, deliveries }
         })
         .collect()

@@ -139,6 +139,18 @@ pub struct Settlement {
     pub released: bool,
 }
 
+impl Settlement {
+    /// Keep with the next state what was said of messages that failed and come back: `said` tells
+    /// it of each.
+    pub fn keep_errors<'a>(&mut self, said: impl Fn(MessageId) -> Option<&'a str>) {
+        let Some(cursor) = &mut self.cursor else { return };
+        // From the last message on: those to be delivered first are kept with preference.
+        let failed = self.outcomes.iter().rev().filter(|(_, outcome)| *outcome == Outcome::Failed);
+        let texts: Vec<_> = failed.map(|(message, _)| (*message, said(*message))).collect();
+        cursor.failures.say(&texts);
+    }
+}
+
 /// Settle messages of `lease` on one cursor. `receipt` is that of the lease, if it has ended there.
 /// `void_before` is as in [`Lease::is_live`].
 pub fn settle(
@@ -246,9 +258,9 @@ fn decide_outcomes(
     let mut longest = 0;
     for (&message, &status) in named {
         if matches!(status, Status::Failed { .. }) {
-            *cursor.failures.entry(message).or_default() += 1;
+            cursor.failures.charge(message);
         }
-        let failures = cursor.failures_of(message);
+        let failures = cursor.failures.of(message);
         let outcome = policy.outcome(status, failures);
         if matches!(outcome, Outcome::Failed | Outcome::Retry) {
             longest = longest.max(policy.delay_of(status, failures));
@@ -267,7 +279,7 @@ fn dead_letters(
     let dead = outcomes.iter().filter(|(_, outcome)| *outcome == Outcome::DeadLettered);
     dead.map(|&(message, _)| {
         let deliveries = lease.held.find(message).map_or(0, |span| span.deliveries);
-        DeadLetter { message, failures: cursor.failures_of(message), deliveries }
+        DeadLetter { message, failures: cursor.failures.of(message), deliveries }
     })
     .collect()
 }
@@ -282,7 +294,7 @@ fn take_off_settled(cursor: &mut Cursor, lease: &mut Lease, outcomes: &[(Message
     let (done, open) = lease.held.partition(|id| completed.contains(&id));
     let (dead, open) = open.partition(|id| buried.contains(&id));
     cursor.settled += (done.count() + dead.count()) as i64;
-    cursor.failures.retain(|id, _| !completed.contains(id) && !buried.contains(id));
+    cursor.failures.retain(|id| !completed.contains(id) && !buried.contains(id));
     lease.done.extend(done.iter());
     lease.dead.extend(dead.iter());
     lease.held = open;

@@ -3,12 +3,13 @@
 //! [`super::ordered`] and [`super::unordered`] find messages and lock; then they come here. All
 //! writes here are under the lock on a cursor or a claim, which the transaction keeps to its end.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
+use queen_engine::failures::Failures;
 use queen_engine::lease::LeaseId;
-use queen_engine::message::{MessageId, Spans};
+use queen_engine::message::Spans;
 use queen_engine::pop::{Pop, Popped};
 
 use super::context::{PopContext, PopLimits};
@@ -240,12 +241,12 @@ impl<'a> PopRun<'a> {
     }
 
     /// Deliver messages whose state has been written. `failures`: how often each was settled as
-    /// failed before; those that are not in it, never.
+    /// failed before.
     pub fn deliver(
         &mut self,
         partition: &str,
         messages: &Spans,
-        failures: &BTreeMap<MessageId, u32>,
+        failures: &Failures,
         segments: &HashMap<u64, Stored>,
         lease: Option<(LeaseId, i64)>,
     ) {
@@ -270,7 +271,7 @@ impl<'a> PopRun<'a> {
                     contents,
                     created_at,
                     attempt: span.deliveries,
-                    failures: failures.get(&message).copied().unwrap_or(0),
+                    failures: failures.of(message),
                     lease: lease.map(|(id, duration)| (id, now.saturating_add(duration))),
                 });
             }
@@ -297,7 +298,12 @@ impl<'a> PopRun<'a> {
         progress::append(located, &popped.cursor, notice, &popped.ended);
         if queue.options.on_exhausted() == DEAD_LETTER {
             for dead in &popped.exhausted {
-                let error = format!("delivered {} times, which is max_deliveries", dead.deliveries);
+                let mut error =
+                    format!("delivered {} times, which is max_deliveries", dead.deliveries);
+                if let Some(said) = located.cursor.failures.last_error(dead.message) {
+                    error.push_str("; its last failure: ");
+                    error.push_str(said);
+                }
                 dead_letter::bury(located.group, &located.partition, *dead, Some(&error), now);
             }
         }

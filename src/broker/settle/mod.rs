@@ -108,7 +108,7 @@ impl LockedLease {
     fn write(&self, items: &[SettleItem], plans: &[Plan], done: Vec<Settlement>) -> Result<Report> {
         let mut report =
             Report { already: vec![0; items.len()], released: true, ..Report::default() };
-        for ((held, plan), settlement) in self.held.iter().zip(plans).zip(done) {
+        for ((held, plan), mut settlement) in self.held.iter().zip(plans).zip(done) {
             report.released &= settlement.released;
             let partition: Rc<str> = held.partition().into();
             if let Some(item) = plan.rest {
@@ -128,6 +128,7 @@ impl LockedLease {
                 let (group, partition) = (held.located.group, held.partition());
                 dead_letter::bury(group, partition, *dead, error, self.now);
             }
+            settlement.keep_errors(|message| items[plan.item_of(message)].error.as_deref());
             if let Some(cursor) = &settlement.cursor {
                 let ended = settlement.receipt.map(|receipt| (self.lease, receipt));
                 self.write_cursor(held, cursor, ended.as_slice());

@@ -136,6 +136,10 @@ async fn a_dump_is_consumed_on_in_another_cluster() -> Result<()> {
     let session = &target.session().await?;
     ensure!(xid(session).await? < old_xid, "the other cluster is to be younger");
     keeps_its_records(session, &dumped).await?;
+    let blocked = "SELECT string_agg(concat_ws(' ', partition, state, failures, last_error), ', '
+                   ORDER BY partition) FROM queen_blocked";
+    let blocked: String = session.query_one(blocked, &[]).await?.get(0);
+    assert_eq!(blocked, "a retrying 0, b retrying 1 once");
 
     // The lease counts as expired; what it completed stays completed.
     let lease = dumped.held[0].lease()?;

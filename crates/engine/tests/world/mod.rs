@@ -5,7 +5,6 @@ mod step;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use queen_engine::codec::{decode, encode};
 use queen_engine::cursor::{Cursor, Readiness};
 use queen_engine::holes::Snapshot;
 use queen_engine::lease::LeaseId;
@@ -33,6 +32,10 @@ enum Fate {
     Aborted,
 }
 
+fn text(number: usize) -> String {
+    format!("error {number}")
+}
+
 /// A pushed segment: when its push began, and how its transaction ended.
 struct Segment {
     xid: u64,
@@ -45,6 +48,8 @@ struct Segment {
 struct Known {
     deliveries: u32,
     failures: u32,
+    /// What was said of its last failure: one of a few texts, by number.
+    said: Option<usize>,
     settled: bool,
     dead: bool,
 }
@@ -125,7 +130,7 @@ impl World {
         let id = LeaseId::of_one(1, 0, self.leases);
         let Some(popped) = pop.finish(Some((id, LEASE)), self.now) else { return Vec::new() };
         // As if read back from the database.
-        self.cursor = decode(&encode(&popped.cursor)).expect("a state reads back");
+        self.cursor = Cursor::from_bytes(&popped.cursor.to_bytes()).expect("a state reads back");
         self.receipts.extend(popped.ended);
         let messages: Vec<MessageId> = popped.taken.messages().collect();
         for span in popped.taken.iter() {
@@ -134,6 +139,10 @@ impl World {
                 known.deliveries += 1;
                 assert!(!known.settled, "{message} was settled and is delivered again");
                 assert_eq!(span.deliveries, known.deliveries, "attempt of {message}");
+                let failures = &self.cursor.failures;
+                assert_eq!(failures.of(message), known.failures, "failures of {message}");
+                let said = known.said.map(text);
+                assert_eq!(failures.last_error(message), said.as_deref(), "error of {message}");
             }
         }
         self.check_order(&messages);
@@ -196,7 +205,9 @@ impl World {
         let repeated_otherwise =
             each.iter().any(|(m, s)| self.known[m].settled && !repeats(self.known[m], *s));
         match verdict {
-            Ok(done) => {
+            Ok(mut done) => {
+                let said = self.said().map(text);
+                done.keep_errors(|_| said.as_deref());
                 assert!(!repeated_otherwise);
                 assert!(live || open.is_empty() || self.gave_back(&lease), "a lost lease settled");
                 if live {
@@ -204,7 +215,8 @@ impl World {
                 }
                 assert_eq!(done.dead.len(), dead(&done.outcomes));
                 if let Some(cursor) = done.cursor {
-                    self.cursor = decode(&encode(&cursor)).expect("a state reads back");
+                    self.cursor =
+                        Cursor::from_bytes(&cursor.to_bytes()).expect("a state reads back");
                 }
                 if let Some(receipt) = done.receipt {
                     assert!(done.released);
@@ -216,12 +228,18 @@ impl World {
         }
     }
 
+    /// What consumers say of failures in this step.
+    fn said(&self) -> Option<usize> {
+        (!self.step.is_multiple_of(4)).then_some(self.step % 5)
+    }
+
     fn gave_back(&self, lease: &LeaseId) -> bool {
         use queen_engine::receipt::Ending::GaveBack;
         self.receipts.get(lease).is_some_and(|r| r.ending == GaveBack)
     }
 
     fn apply(&mut self, outcomes: &[(MessageId, Outcome)], open: &BTreeSet<MessageId>) {
+        let said = self.said();
         for &(message, outcome) in outcomes {
             let known = self.known.get_mut(&message).expect("was delivered");
             match outcome {
@@ -229,6 +247,7 @@ impl World {
                 Outcome::Retry => (),
                 Outcome::Failed => {
                     known.failures += 1;
+                    known.said = said;
                     assert!(known.failures <= POLICY.retry_limit, "{message} outlived its budget");
                 }
                 Outcome::Completed => (known.settled, known.dead) = (true, false),
