@@ -31,6 +31,8 @@ use crate::store::timer;
 thread_local! {
     static QUEUES: RowCache<String, Queue> = RowCache::of(REMEMBERED);
     static PAIRS: RowCache<(String, String), (Queue, Group)> = RowCache::of(REMEMBERED);
+    /// Lists of queues, each with a group that is registered in all of them.
+    static REGISTERED: RowCache<String, ()> = RowCache::of(REMEMBERED);
 }
 
 /// How many queues, and how many pairs of a queue and a group, a session remembers.
@@ -127,6 +129,23 @@ pub fn queue_and_group(queue: &str, group: &str) -> Result<(Option<Queue>, Optio
     })?;
     // A queue or a group that is not there is not remembered.
     Ok(if both.is_some() { both.unzip() } else { seen })
+}
+
+/// Whether the group of this name is registered in each of the queues; `need_queues`: and whether
+/// these exist. At this moment; in REPEATABLE READ, as the transaction sees it.
+pub fn is_registered_in_all(queues: &[&str], group: &str, need_queues: bool) -> Result<bool> {
+    let read = |under: &ActiveSnapshot| {
+        for queue in queues {
+            let is_missing = need_queues && find_queue(queue, under)?.is_none();
+            if is_missing || group::find(queue, group, under)?.is_none() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
+    };
+    // No name has control characters.
+    let key = format!("{}\n{group}\n{need_queues}", queues.join("\n"));
+    Ok(REGISTERED.with(|rows| rows.get(key, read))?.is_some())
 }
 
 /// Whether the group is still what it was when it was looked up, and read in the same way: at this
