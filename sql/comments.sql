@@ -12,6 +12,8 @@ COMMENT ON FUNCTION queen_push_items IS
     'Append messages to several queues and partitions. items: [{"queue","payload","partition"?,"transactionId"?,"headers"?}]. Returns a row for each message.';
 COMMENT ON FUNCTION queen_pop IS
     'Get messages for a consumer group (NULL: queue mode), and hold them under a lease. Settle them with queen_ack or queen_settle.';
+COMMENT ON FUNCTION queen_pop_any IS
+    'Get messages, as queen_pop does, from the first of several queues that has some, and from that one alone.';
 COMMENT ON FUNCTION queen_ack IS
     'Settle messages of a lease (those named, or all that it still holds) as completed, failed, retry or dead_letter. If the lease is not valid any more, error QN001 to QN004.';
 COMMENT ON FUNCTION queen_settle IS
@@ -50,6 +52,8 @@ COMMENT ON FUNCTION @extschema@.queen_unbind(text, text) IS
     'Undo the binding of a queue to a pattern. Returns false if there is none.';
 COMMENT ON FUNCTION @extschema@.queen_publish(text, jsonb, text, text, jsonb) IS
     'Push a message to each queue that is bound to a topic. Returns a row for each queue.';
+COMMENT ON FUNCTION @extschema@.queen_message_status(text, text, text) IS
+    'What became of the message of a transaction_id, a row for each consumer group that it is for';
 COMMENT ON FUNCTION @extschema@.queen_metrics() IS
     'Figures of every queue and every consumer group, a row for each';
 COMMENT ON FUNCTION @extschema@.queen_prometheus() IS
@@ -60,6 +64,8 @@ COMMENT ON FUNCTION queen_mq.queue_figures IS
     'The rows of the view queen_queues';
 COMMENT ON FUNCTION queen_mq.live_leases IS
     'The rows of the view queen_leases';
+COMMENT ON FUNCTION queen_mq.blocked_partitions IS
+    'The rows of the view queen_blocked';
 COMMENT ON FUNCTION queen_mq.has_worker() IS
     'Whether a background worker serves this database, at all times or in turn with others. Sends a WARNING if none is free for it.';
 COMMENT ON FUNCTION @extschema@.queen_worker_start() IS

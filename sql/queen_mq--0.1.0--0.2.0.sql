@@ -149,6 +149,42 @@ COMMENT ON FUNCTION @extschema@.queen_publish(text, jsonb, text, text, jsonb) IS
 COMMENT ON FUNCTION @extschema@.queen_delete_queue IS
     'Delete a queue with its messages, groups, leases, timers, bindings and dead letters. Returns the number of messages.';
 
+-- The status of a message is looked up by its transaction_id.
+CREATE INDEX timer_of_transaction ON queen_mq.timer (queue_id, partition, transaction_id, deliver_at);
+CREATE INDEX dead_letter_of_message ON queen_mq.dead_letter (queue, partition, transaction_id COLLATE "C");
+ALTER TABLE queen_mq.replay ADD COLUMN transaction_id text COLLATE "C";
+UPDATE queen_mq.replay r SET transaction_id = s.transaction_ids[1]
+FROM queen_mq.segment s
+WHERE s.queue_id OPERATOR(pg_catalog.=) r.queue_id AND s.partition OPERATOR(pg_catalog.=) r.partition
+  AND s.id OPERATOR(pg_catalog.=) r.segment_id;
+CREATE INDEX replay_of_message ON queen_mq.replay (queue_id, partition, transaction_id);
+CREATE FUNCTION @extschema@.queen_message_status(queue text, transaction_id text, partition text DEFAULT 'Default')
+RETURNS TABLE (consumer_group text, message_id bigint, state text, delivery_attempt int,
+    lease_expires_at timestamptz, due_at timestamptz, error text)
+LANGUAGE c AS 'MODULE_PATHNAME', 'queen_message_status_wrapper';
+COMMENT ON FUNCTION @extschema@.queen_message_status(text, text, text) IS
+    'What became of the message of a transaction_id, a row for each consumer group that it is for';
+
+-- Pops from several queues.
+CREATE FUNCTION @extschema@.queen_pop_any(queues text[], consumer_group text DEFAULT NULL, batch int DEFAULT 1,
+    partitions int DEFAULT 1, lease_time interval DEFAULT NULL, wait interval DEFAULT '0',
+    auto_ack boolean DEFAULT false, subscription_mode text DEFAULT NULL,
+    subscription_from timestamptz DEFAULT NULL)
+RETURNS TABLE (queue text, partition text, message_id bigint, transaction_id text, payload jsonb,
+    headers jsonb, created_at timestamptz, consumer_group text, delivery_attempt int,
+    lease_id uuid, lease_expires_at timestamptz, failures int)
+LANGUAGE c AS 'MODULE_PATHNAME', 'queen_pop_any_wrapper';
+COMMENT ON FUNCTION @extschema@.queen_pop_any IS
+    'Get messages, as queen_pop does, from the first of several queues that has some, and from that one alone.';
+
+-- What holds a partition up.
+CREATE FUNCTION queen_mq.blocked_partitions(queue text, consumer_group text)
+RETURNS TABLE (partition text, message_id bigint, transaction_id text, state text,
+    delivery_attempt int, failures int, last_error text, due_at timestamptz)
+COST 10000 ROWS 10 LANGUAGE c AS 'MODULE_PATHNAME', 'blocked_partitions_wrapper';
+COMMENT ON FUNCTION queen_mq.blocked_partitions IS
+    'The rows of the view queen_blocked';
+
 -- With this search_path, operators and functions in the views are those of PostgreSQL.
 SET LOCAL search_path TO pg_catalog, pg_temp;
 CREATE OR REPLACE VIEW @extschema@.queen_timers AS
@@ -183,6 +219,22 @@ CREATE VIEW @extschema@.queen_bindings AS
 SELECT pattern, queue
 FROM queen_mq.binding;
 COMMENT ON VIEW @extschema@.queen_bindings IS 'Which queues get what is published on which topics';
+
+CREATE VIEW @extschema@.queen_blocked AS
+SELECT g.queue,
+       nullif(g.name, '') AS consumer_group,
+       f.partition,
+       f.message_id,
+       f.transaction_id,
+       f.state,
+       f.delivery_attempt,
+       f.failures,
+       f.last_error,
+       f.due_at
+FROM queen_mq.consumer_group g
+CROSS JOIN LATERAL queen_mq.blocked_partitions(g.queue, g.name) f;
+COMMENT ON VIEW @extschema@.queen_blocked IS
+    'Partitions of ordered groups whose first message is leased or is to be delivered again, and what its last failure said';
 
 SET LOCAL search_path TO @extschema@, pg_temp;
 

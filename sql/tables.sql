@@ -192,7 +192,8 @@ CREATE TABLE queen_mq.progress (
     cursor_id bigint NOT NULL,
     revision bigint NOT NULL,
     group_id bigint NOT NULL,
-    -- When pops must look at the cursor again: at the end of a lease, or when a retry is due.
+    -- When pops must look at the cursor again: at the end of a lease, or when a retry is due. If the
+    -- first message of a cursor has come back and can be popped at once, -infinity.
     due_at timestamptz,
     -- The transaction that left messages in the cursor that can be popped, now or at a retry.
     announced_xid bigint,
@@ -271,6 +272,8 @@ CREATE TABLE queen_mq.timer (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 COMMENT ON TABLE queen_mq.timer IS 'Messages that enter the log later: timers, recurring messages, and pushes with a delay';
 CREATE INDEX timer_due ON queen_mq.timer (queue_id, deliver_at, id);
+-- For the status of a message that is not in the log yet.
+CREATE INDEX timer_of_transaction ON queen_mq.timer (queue_id, partition, transaction_id, deliver_at);
 
 -- Which queues get what is published on the topics that a pattern matches. A binding names its queue
 -- instead of its id, because the queue may not exist yet.
@@ -289,9 +292,12 @@ CREATE TABLE queen_mq.replay (
     xid bigint NOT NULL,
     partition text COLLATE "C" NOT NULL,
     group_id bigint NOT NULL,
+    transaction_id text COLLATE "C",
     CONSTRAINT replay_once PRIMARY KEY (queue_id, segment_id)
 );
 COMMENT ON TABLE queen_mq.replay IS 'Replayed dead letters that are in the log, each for one group alone';
+-- For the status of a message.
+CREATE INDEX replay_of_message ON queen_mq.replay (queue_id, partition, transaction_id);
 
 -- Leases over several partitions, with the ids of the cursors that they cover, ascending. In a group
 -- without order: leases over several messages, with the ids of their claims.
@@ -348,6 +354,8 @@ CREATE TABLE queen_mq.dead_letter (
 );
 COMMENT ON TABLE queen_mq.dead_letter IS 'Messages that a consumer group has given up, with their payload';
 CREATE INDEX dead_letter_of_group ON queen_mq.dead_letter (queue, consumer_group, id);
+-- For the status of a message.
+CREATE INDEX dead_letter_of_message ON queen_mq.dead_letter (queue, partition, transaction_id COLLATE "C");
 
 -- How far the sweep has come in each table that it reads page by page. A sweep locks the row of its
 -- task. Another sweep then skips that task.

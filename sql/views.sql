@@ -41,6 +41,7 @@ COMMENT ON VIEW @extschema@.queen_dead_letters IS 'Messages that a consumer grou
 ALTER FUNCTION queen_mq.group_figures(text, text) COST 10000 ROWS 1;
 ALTER FUNCTION queen_mq.queue_figures(text) COST 10000 ROWS 1;
 ALTER FUNCTION queen_mq.live_leases(text, text) COST 10000 ROWS 10;
+ALTER FUNCTION queen_mq.blocked_partitions(text, text) COST 10000 ROWS 10;
 
 CREATE VIEW @extschema@.queen_groups AS
 SELECT g.queue,
@@ -91,6 +92,22 @@ SELECT g.queue,
 FROM queen_mq.consumer_group g
 CROSS JOIN LATERAL queen_mq.live_leases(g.queue, g.name) f;
 COMMENT ON VIEW @extschema@.queen_leases IS 'Live leases, a row for each leased partition';
+
+CREATE VIEW @extschema@.queen_blocked AS
+SELECT g.queue,
+       nullif(g.name, '') AS consumer_group,
+       f.partition,
+       f.message_id,
+       f.transaction_id,
+       f.state,
+       f.delivery_attempt,
+       f.failures,
+       f.last_error,
+       f.due_at
+FROM queen_mq.consumer_group g
+CROSS JOIN LATERAL queen_mq.blocked_partitions(g.queue, g.name) f;
+COMMENT ON VIEW @extschema@.queen_blocked IS
+    'Partitions of ordered groups whose first message is leased or is to be delivered again, and what its last failure said';
 
 CREATE VIEW @extschema@.queen_timers AS
 SELECT q.name AS queue,

@@ -43,7 +43,8 @@ pgrx::extension_sql_file!(
         "tables",
         api::watch::queen_mq::group_figures,
         api::watch::queen_mq::queue_figures,
-        api::watch::queen_mq::live_leases
+        api::watch::queen_mq::live_leases,
+        api::watch::queen_mq::blocked_partitions
     ]
 );
 pgrx::extension_sql_file!(
@@ -57,6 +58,7 @@ pgrx::extension_sql_file!(
         api::push::queen_push_batch,
         api::push::queen_push_items,
         api::pop::queen_pop,
+        api::pop::queen_pop_any,
         api::settle::queen_ack,
         api::settle::queen_settle,
         api::settle::queen_extend,
@@ -73,6 +75,7 @@ pgrx::extension_sql_file!(
         api::topic::queen_bind,
         api::topic::queen_unbind,
         api::topic::queen_publish,
+        api::message_status::queen_message_status,
         api::watch::queen_metrics,
         api::watch::queen_prometheus,
         api::sweep::queen_sweep,
@@ -82,6 +85,7 @@ pgrx::extension_sql_file!(
         api::watch::queen_mq::group_figures,
         api::watch::queen_mq::queue_figures,
         api::watch::queen_mq::live_leases,
+        api::watch::queen_mq::blocked_partitions,
         api::sweep::queen_mq::has_worker
     ]
 );

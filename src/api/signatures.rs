@@ -26,6 +26,11 @@ const fn of(name: &'static str, arguments: &'static [Oid], result: &'static [Oid
 
 /// All functions, in the order of their names.
 pub static SIGNATURES: &[Signature] = &[
+    of(
+        "blocked_partitions",
+        &[TEXT, TEXT],
+        &[TEXT, INT8, TEXT, TEXT, INT4, INT4, TEXT, TIMESTAMPTZ],
+    ),
     of("group_figures", &[TEXT, TEXT], &[INT8, INT8, INT8, INT8, INTERVAL, TIMESTAMPTZ]),
     of("has_worker", &[], &[BOOL]),
     of("live_leases", &[TEXT, TEXT], &[TEXT, UUID, TIMESTAMPTZ, INT8, INT4]),
@@ -95,10 +100,20 @@ pub static SIGNATURES: &[Signature] = &[
         &[TEXT, TEXT, JSONB, INTERVAL, BOOL, BOOL],
         &[BOOL, JSONB, INT8, TEXT],
     ),
+    of(
+        "queen_message_status",
+        &[TEXT, TEXT, TEXT],
+        &[TEXT, INT8, TEXT, INT4, TIMESTAMPTZ, TIMESTAMPTZ, TEXT],
+    ),
     of("queen_metrics", &[], &[TEXT, JSONB, FLOAT8, TEXT, TEXT]),
     of(
         "queen_pop",
         &[TEXT, TEXT, INT4, TEXT, INT4, INTERVAL, INTERVAL, BOOL, TEXT, TIMESTAMPTZ],
+        &[TEXT, TEXT, INT8, TEXT, JSONB, JSONB, TIMESTAMPTZ, TEXT, INT4, UUID, TIMESTAMPTZ, INT4],
+    ),
+    of(
+        "queen_pop_any",
+        &[TEXTARRAY, TEXT, INT4, INT4, INTERVAL, INTERVAL, BOOL, TEXT, TIMESTAMPTZ],
         &[TEXT, TEXT, INT8, TEXT, JSONB, JSONB, TIMESTAMPTZ, TEXT, INT4, UUID, TIMESTAMPTZ, INT4],
     ),
     of("queen_prometheus", &[], &[TEXT]),

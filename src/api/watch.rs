@@ -5,6 +5,7 @@ use pgrx::datum::{Interval, TimestampWithTimeZone, Uuid};
 use pgrx::prelude::*;
 
 use super::call::Call;
+use crate::broker::stats::blocked;
 use crate::broker::stats::figures::{self, Figures};
 use crate::broker::stats::metrics::{self, Metric};
 use crate::pg::clock::{self, Moment};
@@ -85,6 +86,47 @@ pub mod queen_mq {
         let now = clock::now();
         TableIterator::new(found.into_iter().map(move |queue| {
             (queue.depth, queue.bytes, age(queue.oldest, now), queue.partitions, queue.groups)
+        }))
+    }
+
+    /// Behind the view queen_blocked: one row for each partition of an ordered group whose first
+    /// message is leased or has come back. `consumer_group` is the name as it is stored: '' is
+    /// queue mode.
+    #[allow(clippy::type_complexity)]
+    #[pg_extern(requires = ["tables"])]
+    fn blocked_partitions(
+        call: Call,
+        queue: Option<&str>,
+        consumer_group: Option<&str>,
+    ) -> TableIterator<
+        'static,
+        (
+            name!(partition, String),
+            name!(message_id, i64),
+            name!(transaction_id, String),
+            name!(state, &'static str),
+            name!(delivery_attempt, i32),
+            name!(failures, i32),
+            name!(last_error, Option<String>),
+            name!(due_at, Option<TimestampWithTimeZone>),
+        ),
+    > {
+        let found = call.answer(|| {
+            let (queue, group) = (queue.unwrap_or_default(), consumer_group.unwrap_or_default());
+            let find = |under: &_| blocked::of_group(queue, group, under);
+            call.read(|| ActiveSnapshot::of_statement(find))
+        });
+        TableIterator::new(found.into_iter().map(|blocked| {
+            (
+                blocked.partition,
+                blocked.message.to_sql(),
+                blocked.transaction_id,
+                blocked.state.name(),
+                blocked.open.deliveries as i32,
+                blocked.failures as i32,
+                blocked.last_error,
+                clock::timestamp(blocked.open.ready_at),
+            )
         }))
     }
 

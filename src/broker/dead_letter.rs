@@ -94,7 +94,8 @@ fn push_again(queue: &Queue, group: &Group, letter: &Letter) -> MessageId {
         only_group: Some(group.id),
     });
     let (group, partition) = (group.id, letter.partition.clone());
-    replay::insert(queue.id, &Replay { segment, xid, partition, group });
+    let replay = Replay { segment, xid, partition, group };
+    replay::insert(queue.id, &replay, &letter.transaction_id);
     MessageId::new(segment, 0)
 }
 

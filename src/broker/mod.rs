@@ -9,6 +9,7 @@ pub mod hold;
 pub mod housekeeping;
 pub mod lookup;
 pub mod marker;
+pub mod message_status;
 pub mod pop;
 pub mod purge;
 pub mod push;

@@ -10,7 +10,7 @@ use crate::pg::columns::{Columns, arg};
 use crate::pg::datum::Jsonb;
 use crate::pg::relation;
 use crate::pg::snapshot::ActiveSnapshot;
-use crate::pg::spi::Statement;
+use crate::pg::spi::{SqlRow, Statement};
 use crate::pg::table::table;
 
 table! {
@@ -100,6 +100,38 @@ static COUNT: Statement = Statement::new(
 /// How many dead letters a group has.
 pub fn count(queue: &str, group: &str, under: &ActiveSnapshot) -> i64 {
     COUNT.read(&[arg(queue), arg(group)], under).first().and_then(|row| row.only()).unwrap_or(0)
+}
+
+/// What is known of a dead letter without its payload.
+pub struct Buried {
+    /// '' is queue mode.
+    pub group: String,
+    pub message: MessageId,
+    pub error: Option<String>,
+    pub deliveries: u32,
+}
+
+static NAMED: Statement = Statement::new(
+    "SELECT consumer_group, message_id, error, deliveries FROM queen_mq.dead_letter
+     WHERE queue = $1 AND partition = $2 AND transaction_id = $3 COLLATE \"C\"
+     ORDER BY message_id DESC LIMIT 1000",
+    &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::TEXTOID],
+);
+
+/// The dead letters of messages with this transaction_id, the newest message first.
+pub fn named(
+    queue: &str,
+    partition: &str,
+    transaction_id: &str,
+    under: &ActiveSnapshot,
+) -> Vec<Buried> {
+    let read = |row: SqlRow| Buried {
+        group: row.need(CONSUMER_GROUP),
+        message: MessageId::from_sql(row.need(MESSAGE_ID)),
+        error: row.get(ERROR),
+        deliveries: row.need::<i32>(DELIVERIES) as u32,
+    };
+    NAMED.read(&[arg(queue), arg(partition), arg(transaction_id)], under).map(read).collect()
 }
 
 /// A dead letter that was taken out of the table.

@@ -16,6 +16,7 @@ table! {
     XID: c"xid" INT8OID,
     PARTITION: c"partition" TEXTOID,
     GROUP_ID: c"group_id" INT8OID,
+    TRANSACTION_ID: c"transaction_id" TEXTOID,
 }
 
 /// A segment of one message, which is for one group alone.
@@ -27,19 +28,27 @@ pub struct Replay {
 }
 
 static INSERT: Statement = Statement::new(
-    "INSERT INTO queen_mq.replay (queue_id, segment_id, xid, partition, group_id)
-     VALUES ($1, $2, $3, $4, $5)",
-    &[pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::INT8OID],
+    "INSERT INTO queen_mq.replay (queue_id, segment_id, xid, partition, group_id, transaction_id)
+     VALUES ($1, $2, $3, $4, $5, $6)",
+    &[
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::TEXTOID,
+        pg_sys::INT8OID,
+        pg_sys::TEXTOID,
+    ],
 );
 
-/// Write down that a segment is for one group alone.
-pub fn insert(queue: i64, replay: &Replay) {
+/// Write down that a segment is for one group alone, and which transaction_id its message carries.
+pub fn insert(queue: i64, replay: &Replay, transaction_id: &str) {
     let written = INSERT.run(&[
         arg(queue),
         arg(signed(replay.segment)),
         arg(signed(replay.xid)),
         arg(replay.partition.as_str()),
         arg(replay.group),
+        arg(transaction_id),
     ]);
     if written.affected() == 0 {
         relation::refuse_suppression(&REPLAYS);
@@ -60,6 +69,25 @@ pub fn of_queue(queue: i64, under: &ActiveSnapshot) -> Vec<Replay> {
         group: row.need(GROUP_ID),
     };
     OF_QUEUE.read(&[arg(queue)], under).map(read).collect()
+}
+
+static NAMED: Statement = Statement::new(
+    "SELECT segment_id FROM queen_mq.replay
+     WHERE queue_id = $1 AND partition = $2 AND transaction_id = $3
+     ORDER BY segment_id DESC LIMIT 1000",
+    &[pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::TEXTOID],
+);
+
+/// The segments of replayed messages with this transaction_id that are in the log, the newest
+/// first.
+pub fn named(
+    queue: i64,
+    partition: &str,
+    transaction_id: &str,
+    under: &ActiveSnapshot,
+) -> Vec<u64> {
+    let read = |row: SqlRow| unsigned(row.need(SEGMENT_ID));
+    NAMED.read(&[arg(queue), arg(partition), arg(transaction_id)], under).map(read).collect()
 }
 
 static HAND_OVER: Statement = Statement::new(

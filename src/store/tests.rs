@@ -11,7 +11,7 @@ use super::{
 use crate::pg::table::Index;
 
 /// All indexes that the code reads by name.
-static INDEXES: [&Index; 21] = [
+static INDEXES: [&Index; 22] = [
     &admission::REMEMBERED,
     &claim::BY_ID,
     &claim::BY_MESSAGE,
@@ -32,18 +32,21 @@ static INDEXES: [&Index; 21] = [
     &segment::NEWS,
     &tally::NEWEST,
     &timer::BY_MOMENT,
+    &timer::BY_TRANSACTION,
     &waterline::BY_XID,
 ];
 
 /// Indexes that only statements use: the planner chooses them.
-const OF_STATEMENTS: [&str; 11] = [
+const OF_STATEMENTS: [&str; 13] = [
     "binding_once",
     "dead_letter_of_group",
+    "dead_letter_of_message",
     "dead_letter_pkey",
     "lease_set_pkey",
     "marker_pkey",
     "queue_pkey",
     "receipt_of_group",
+    "replay_of_message",
     "replay_once",
     "sweep_pkey",
     "timer_once",

@@ -225,6 +225,23 @@ pub fn advance(id: i64, next: Moment, transaction_id: &str, last: Moment) {
 pub(super) static BY_MOMENT: Index =
     Index { table: &TIMERS, name: c"timer_due", columns: &[QUEUE_ID, DELIVER_AT, ID] };
 
+pub(super) static BY_TRANSACTION: Index = Index {
+    table: &TIMERS,
+    name: c"timer_of_transaction",
+    columns: &[QUEUE_ID, PARTITION, TRANSACTION_ID, DELIVER_AT],
+};
+
+/// When the next message that will carry this transaction_id enters the log.
+pub fn moment_of(
+    queue: i64,
+    partition: &str,
+    transaction_id: &str,
+    under: &ActiveSnapshot,
+) -> Option<Moment> {
+    let key = [Value::Int(queue), Value::Text(partition), Value::Text(transaction_id)];
+    BY_TRANSACTION.end(&key, ScanEnd::Start, under, |row| row.need::<At>(DELIVER_AT).0)
+}
+
 /// The moment of the queue's next timer; there is none before `from`.
 pub fn next(queue: i64, from: Moment, under: &ActiveSnapshot) -> Option<Moment> {
     let keys = [

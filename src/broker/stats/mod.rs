@@ -1,5 +1,6 @@
 //! What the views and the metrics show: counts of messages, figures of queues and groups.
 
+pub mod blocked;
 pub mod count;
 pub mod figures;
 pub mod floor;

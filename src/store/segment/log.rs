@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use queen_engine::floor::Floor;
 use queen_engine::holes::Holes;
-use queen_engine::message::Spans;
+use queen_engine::message::{MessageId, Spans};
 use queen_engine::pop::Read;
 
 use super::low_end::scan_partition;
@@ -176,6 +176,26 @@ impl Log<'_> {
         };
         ids.iter().filter_map(find).collect()
     }
+}
+
+/// The transaction_id of a message, given or derived, if the message is in the log of this
+/// partition. Its payload is not read.
+pub fn name_of(
+    queue: i64,
+    partition: &str,
+    message: MessageId,
+    under: &ActiveSnapshot,
+) -> Option<String> {
+    let id = signed(message.segment());
+    let key = [Value::Int(queue), Value::Text(partition), Value::Int(id)];
+    let read = |row: &Tuple| {
+        let names = StoredValue::of(row, TRANSACTION_IDS);
+        let (payloads, headers) = (StoredValue::nothing(), StoredValue::nothing());
+        let is_in_it = message.index() < row.need::<i16>(N) as u16;
+        is_in_it.then_some(Contents { payloads, transaction_ids: names, headers })
+    };
+    let contents = IN_ORDER.end(&key, ScanEnd::Start, under, read).flatten()?;
+    Some(contents.names().of(message))
 }
 
 /// What one look for transactions that may have pushed has found.

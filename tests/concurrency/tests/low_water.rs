@@ -110,9 +110,11 @@ impl Shore {
         costs.push(("first pop of a group", least(session, firsts).await?));
         let new = self.db.session().await?;
         costs.push(("pop of a new session", buffers(&new, pop).await?));
-        for view in ["queen_queues", "queen_groups", "queen_leases"] {
+        for view in ["queen_queues", "queen_groups", "queen_leases", "queen_blocked"] {
             costs.push((view, thrice(session, &format!("SELECT * FROM {view}")).await?));
         }
+        let status = "SELECT * FROM queen_message_status('q', 'msg-28', 'p1')";
+        costs.push(("status of a message", thrice(session, status).await?));
         costs.push(("sweep", thrice(session, "SELECT * FROM queen_sweep()").await?));
         Ok(costs)
     }
