@@ -4,6 +4,10 @@ COMMENT ON FUNCTION queen_configure IS
     'Create a queue, or change its options (NULL keeps an option, unset sets it back to its default). Returns the options in effect.';
 COMMENT ON FUNCTION queen_delete_queue IS
     'Delete a queue with its messages, groups, leases, timers, bindings and dead letters. Returns the number of messages.';
+COMMENT ON FUNCTION queen_pause IS
+    'Let pops of a queue (consumer_group NULL), or of one of its groups, find nothing until queen_resume. Returns false if it is paused already.';
+COMMENT ON FUNCTION queen_resume IS
+    'Let pops of a queue (consumer_group NULL), or of one of its groups, find messages again. Returns false if it is not paused.';
 COMMENT ON FUNCTION queen_push IS
     'Append a message to a partition of a queue. A transaction_id that was pushed within the dedup_window is a duplicate, and nothing is stored.';
 COMMENT ON FUNCTION queen_push_batch IS

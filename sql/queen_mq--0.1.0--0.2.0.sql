@@ -33,6 +33,28 @@ ALTER TABLE queen_mq.consumer_group
     ADD COLUMN max_deliveries int,
     ADD COLUMN on_exhausted text;
 
+-- Options of a queue, and pauses.
+ALTER TABLE queen_mq.queue
+    ADD COLUMN delivery text,
+    ADD COLUMN notify boolean,
+    ADD COLUMN paused boolean NOT NULL DEFAULT false;
+ALTER TABLE queen_mq.consumer_group ADD COLUMN paused boolean NOT NULL DEFAULT false;
+-- Which message a replayed dead letter repeats.
+ALTER TABLE queen_mq.replay ADD COLUMN message_id bigint;
+
+-- Two views call functions that get another column. Until these are replaced, the views call nothing.
+SET LOCAL search_path TO pg_catalog, pg_temp;
+CREATE OR REPLACE VIEW @extschema@.queen_groups AS
+SELECT g.queue, nullif(g.name, '') AS consumer_group, NULL::bigint AS pending, NULL::bigint AS in_flight,
+       NULL::bigint AS retrying, NULL::bigint AS dead_letters, NULL::interval AS oldest_pending_age,
+       NULL::timestamptz AS last_pop_at
+FROM queen_mq.consumer_group g;
+CREATE OR REPLACE VIEW @extschema@.queen_queues AS
+SELECT q.name AS queue, NULL::jsonb AS options, NULL::bigint AS depth, NULL::bigint AS bytes,
+       NULL::interval AS oldest_age, NULL::bigint AS partitions, NULL::bigint AS groups
+FROM queen_mq.queue q;
+SET LOCAL search_path TO @extschema@, pg_temp;
+
 -- A function that gets another argument or column is another function. Those who may execute the old
 -- one may execute the new one.
 DO $$
@@ -61,7 +83,33 @@ BEGIN
           RETURNS TABLE (queue text, partition text, message_id bigint, transaction_id text, payload jsonb,
               headers jsonb, created_at timestamptz, consumer_group text, delivery_attempt int,
               lease_id uuid, lease_expires_at timestamptz, failures int)
-          LANGUAGE c AS ''MODULE_PATHNAME'', ''queen_pop_wrapper''')
+          LANGUAGE c AS ''MODULE_PATHNAME'', ''queen_pop_wrapper'''),
+        ('@extschema@.queen_configure(text, interval, int, interval, float8, interval, int, text, interval, interval,
+              interval, interval, bigint, text, text[], boolean)',
+         '@extschema@.queen_configure(text, interval, int, interval, float8, interval, int, text, interval, interval,
+              interval, interval, bigint, text, text, boolean, text[], boolean)',
+         'CREATE FUNCTION @extschema@.queen_configure(queue text, lease_time interval DEFAULT NULL,
+              retry_limit int DEFAULT NULL, retry_delay interval DEFAULT NULL, retry_backoff float8 DEFAULT NULL,
+              retry_delay_max interval DEFAULT NULL, max_deliveries int DEFAULT NULL,
+              on_exhausted text DEFAULT NULL, dedup_window interval DEFAULT NULL, delay interval DEFAULT NULL,
+              retention interval DEFAULT NULL, completed_retention interval DEFAULT NULL,
+              max_depth bigint DEFAULT NULL, ordering text DEFAULT NULL, delivery text DEFAULT NULL,
+              notify boolean DEFAULT NULL, unset text[] DEFAULT NULL, reset boolean DEFAULT false)
+          RETURNS TABLE (queue text, lease_time interval, retry_limit int, retry_delay interval,
+              retry_backoff float8, retry_delay_max interval, max_deliveries int, on_exhausted text,
+              dedup_window interval, delay interval, retention interval, completed_retention interval,
+              max_depth bigint, ordering text, delivery text, notify boolean, created_at timestamptz)
+          LANGUAGE c AS ''MODULE_PATHNAME'', ''queen_configure_wrapper'''),
+        ('queen_mq.group_figures(text, text)', 'queen_mq.group_figures(text, text)',
+         'CREATE FUNCTION queen_mq.group_figures(queue text, consumer_group text)
+          RETURNS TABLE (pending bigint, in_flight bigint, retrying bigint, dead_letters bigint,
+              oldest_pending_age interval, last_pop_at timestamptz, options jsonb)
+          LANGUAGE c AS ''MODULE_PATHNAME'', ''group_figures_wrapper'''),
+        ('queen_mq.queue_figures(text)', 'queen_mq.queue_figures(text)',
+         'CREATE FUNCTION queen_mq.queue_figures(queue text)
+          RETURNS TABLE (depth bigint, bytes bigint, oldest_age interval, partitions bigint,
+              groups bigint, options jsonb)
+          LANGUAGE c AS ''MODULE_PATHNAME'', ''queue_figures_wrapper''')
     ) AS f(old, new, definition) LOOP
         SELECT p.proacl INTO STRICT acl FROM pg_catalog.pg_proc p
         WHERE p.oid OPERATOR(pg_catalog.=) replaced.old::pg_catalog.regprocedure;
@@ -82,6 +130,15 @@ $$;
 COMMENT ON FUNCTION @extschema@.queen_purge(text, text) IS
     'Delete all messages of a queue, or of one partition, and return how many there were. Options, groups, timers and dead letters stay.';
 
+COMMENT ON FUNCTION @extschema@.queen_configure IS
+    'Create a queue, or change its options (NULL keeps an option, unset sets it back to its default). Returns the options in effect.';
+COMMENT ON FUNCTION queen_mq.group_figures IS
+    'The rows of the view queen_groups';
+COMMENT ON FUNCTION queen_mq.queue_figures IS
+    'The rows of the view queen_queues';
+ALTER FUNCTION queen_mq.group_figures(text, text) COST 10000 ROWS 1;
+ALTER FUNCTION queen_mq.queue_figures(text) COST 10000 ROWS 1;
+
 COMMENT ON FUNCTION @extschema@.queen_ack IS
     'Settle messages of a lease (those named, or all that it still holds) as completed, failed, retry or dead_letter. If the lease is not valid any more, error QN001 to QN004.';
 COMMENT ON FUNCTION @extschema@.queen_pop IS
@@ -99,6 +156,15 @@ RETURNS TABLE (queue text, consumer_group text, lease_time interval, retry_limit
 LANGUAGE c AS 'MODULE_PATHNAME', 'queen_configure_group_wrapper';
 COMMENT ON FUNCTION @extschema@.queen_configure_group IS
     'Give a consumer group (NULL: queue mode) options of its own, in place of the queue''s. Returns the options in effect for it.';
+
+CREATE FUNCTION @extschema@.queen_pause(queue text, consumer_group text DEFAULT NULL)
+RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'queen_pause_wrapper';
+COMMENT ON FUNCTION @extschema@.queen_pause IS
+    'Let pops of a queue (consumer_group NULL), or of one of its groups, find nothing until queen_resume. Returns false if it is paused already.';
+CREATE FUNCTION @extschema@.queen_resume(queue text, consumer_group text DEFAULT NULL)
+RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'queen_resume_wrapper';
+COMMENT ON FUNCTION @extschema@.queen_resume IS
+    'Let pops of a queue (consumer_group NULL), or of one of its groups, find messages again. Returns false if it is not paused.';
 
 CREATE FUNCTION @extschema@.queen_dead_letter_replay_all(queue text, consumer_group text DEFAULT NULL,
     error_like text DEFAULT NULL, failed_before timestamptz DEFAULT NULL, max_messages int DEFAULT 1000)
@@ -151,6 +217,34 @@ COMMENT ON FUNCTION @extschema@.queen_delete_queue IS
 
 -- With this search_path, operators and functions in the views are those of PostgreSQL.
 SET LOCAL search_path TO pg_catalog, pg_temp;
+CREATE OR REPLACE VIEW @extschema@.queen_groups AS
+SELECT g.queue,
+       nullif(g.name, '') AS consumer_group,
+       f.pending,
+       f.in_flight,
+       f.retrying,
+       f.dead_letters,
+       f.oldest_pending_age,
+       f.last_pop_at,
+       f.options,
+       g.paused OR EXISTS (
+           SELECT FROM queen_mq.queue q WHERE q.name = g.queue AND q.paused) AS paused
+FROM queen_mq.consumer_group g
+CROSS JOIN LATERAL queen_mq.group_figures(g.queue, g.name) f;
+COMMENT ON VIEW @extschema@.queen_groups IS 'Consumer groups: how many messages are pending, in flight, waiting for a retry, or dead letters, and the options in effect';
+
+CREATE OR REPLACE VIEW @extschema@.queen_queues AS
+SELECT q.name AS queue,
+       f.options,
+       f.depth,
+       f.bytes,
+       f.oldest_age,
+       f.partitions,
+       f.groups,
+       q.paused
+FROM queen_mq.queue q
+CROSS JOIN LATERAL queen_mq.queue_figures(q.name) f;
+
 CREATE OR REPLACE VIEW @extschema@.queen_timers AS
 SELECT q.name AS queue,
        CASE WHEN NOT starts_with(t.timer_key, E'\x01') THEN t.timer_key END AS timer_key,

@@ -74,7 +74,11 @@ CREATE TABLE queen_mq.queue (
     retention interval,
     completed_retention interval,
     max_depth bigint,
-    ordering text
+    ordering text,
+    delivery text,
+    notify boolean,
+    -- Whether pops of the queue find nothing. No option: queen_pause sets it.
+    paused boolean NOT NULL DEFAULT false
 );
 COMMENT ON TABLE queen_mq.queue IS 'Queues and the options set for them (NULL: the default)';
 
@@ -148,6 +152,8 @@ CREATE TABLE queen_mq.consumer_group (
     retry_delay_max interval,
     max_deliveries int,
     on_exhausted text,
+    -- Whether pops of the group find nothing.
+    paused boolean NOT NULL DEFAULT false,
     CONSTRAINT consumer_group_once UNIQUE (queue, name)
 );
 COMMENT ON TABLE queen_mq.consumer_group IS 'Consumer groups, and where each began to read. The empty name is queue mode.';
@@ -289,6 +295,8 @@ CREATE TABLE queen_mq.replay (
     xid bigint NOT NULL,
     partition text COLLATE "C" NOT NULL,
     group_id bigint NOT NULL,
+    -- The message that became the dead letter. NULL: it was replayed before this column was there.
+    message_id bigint,
     CONSTRAINT replay_once PRIMARY KEY (queue_id, segment_id)
 );
 COMMENT ON TABLE queen_mq.replay IS 'Replayed dead letters that are in the log, each for one group alone';

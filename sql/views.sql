@@ -50,32 +50,23 @@ SELECT g.queue,
        f.retrying,
        f.dead_letters,
        f.oldest_pending_age,
-       f.last_pop_at
+       f.last_pop_at,
+       f.options,
+       g.paused OR EXISTS (
+           SELECT FROM queen_mq.queue q WHERE q.name = g.queue AND q.paused) AS paused
 FROM queen_mq.consumer_group g
 CROSS JOIN LATERAL queen_mq.group_figures(g.queue, g.name) f;
-COMMENT ON VIEW @extschema@.queen_groups IS 'Consumer groups: how many messages are pending, in flight, waiting for a retry, or dead letters';
+COMMENT ON VIEW @extschema@.queen_groups IS 'Consumer groups: how many messages are pending, in flight, waiting for a retry, or dead letters, and the options in effect';
 
 CREATE VIEW @extschema@.queen_queues AS
 SELECT q.name AS queue,
-       jsonb_build_object(
-           'lease_time', coalesce(q.lease_time, interval '60 seconds'),
-           'retry_limit', coalesce(q.retry_limit, 3),
-           'retry_delay', coalesce(q.retry_delay, interval '0'),
-           'retry_backoff', coalesce(q.retry_backoff, 1.0),
-           'retry_delay_max', coalesce(q.retry_delay_max, interval '1 hour'),
-           'max_deliveries', q.max_deliveries,
-           'on_exhausted', coalesce(q.on_exhausted, 'dead_letter'),
-           'dedup_window', coalesce(q.dedup_window, interval '1 hour'),
-           'delay', coalesce(q.delay, interval '0'),
-           'retention', q.retention,
-           'completed_retention', coalesce(q.completed_retention, interval '1 day'),
-           'max_depth', q.max_depth,
-           'ordering', coalesce(q.ordering, 'partition')) AS options,
+       f.options,
        f.depth,
        f.bytes,
        f.oldest_age,
        f.partitions,
-       f.groups
+       f.groups,
+       q.paused
 FROM queen_mq.queue q
 CROSS JOIN LATERAL queen_mq.queue_figures(q.name) f;
 COMMENT ON VIEW @extschema@.queen_queues IS 'Queues: the options in effect, how many messages wait, and what the log holds';

@@ -53,6 +53,8 @@ pgrx::extension_sql_file!(
         api::queue::queen_configure,
         api::group::queen_configure_group,
         api::queue::queen_delete_queue,
+        api::queue::queen_pause,
+        api::queue::queen_resume,
         api::push::queen_push,
         api::push::queen_push_batch,
         api::push::queen_push_items,

@@ -14,7 +14,7 @@ use crate::pg::ballast::Ballast;
 use crate::pg::clock::{self, DAY, HOUR};
 use crate::pg::datum::{JsonText, Jsonb};
 use crate::store::group::QUEUE_MODE;
-use crate::store::queue::UNORDERED;
+use crate::store::queue::{LATEST, UNORDERED};
 
 const NAME_MAX: usize = 255;
 const TRANSACTION_ID_MAX: usize = 1024;
@@ -297,6 +297,18 @@ pub fn ordering(name: &str) -> Result<()> {
             format!("unknown ordering \"{}\"", quoted(other)),
             "A queue is ordered by partition or not at all.",
             "Use 'partition' or 'none'.",
+        )),
+    }
+}
+
+/// The delivery of a queue: a known name.
+pub fn delivery(name: &str) -> Result<()> {
+    match name {
+        "all" | LATEST => Ok(()),
+        other => Err(Error::invalid(
+            format!("unknown delivery \"{}\"", quoted(other)),
+            "A queue delivers all messages of a partition, or the newest one alone.",
+            "Use 'all' or 'latest'.",
         )),
     }
 }

@@ -7,6 +7,7 @@ pub mod dead_letter;
 pub mod group;
 mod json;
 mod kv;
+mod options;
 pub mod pop;
 pub mod push;
 pub mod queue;

@@ -26,7 +26,7 @@ const fn of(name: &'static str, arguments: &'static [Oid], result: &'static [Oid
 
 /// All functions, in the order of their names.
 pub static SIGNATURES: &[Signature] = &[
-    of("group_figures", &[TEXT, TEXT], &[INT8, INT8, INT8, INT8, INTERVAL, TIMESTAMPTZ]),
+    of("group_figures", &[TEXT, TEXT], &[INT8, INT8, INT8, INT8, INTERVAL, TIMESTAMPTZ, JSONB]),
     of("has_worker", &[], &[BOOL]),
     of("live_leases", &[TEXT, TEXT], &[TEXT, UUID, TIMESTAMPTZ, INT8, INT4]),
     of(
@@ -40,7 +40,7 @@ pub static SIGNATURES: &[Signature] = &[
         "queen_configure",
         &[
             TEXT, INTERVAL, INT4, INTERVAL, FLOAT8, INTERVAL, INT4, TEXT, INTERVAL, INTERVAL,
-            INTERVAL, INTERVAL, INT8, TEXT, TEXTARRAY, BOOL,
+            INTERVAL, INTERVAL, INT8, TEXT, TEXT, BOOL, TEXTARRAY, BOOL,
         ],
         &[
             TEXT,
@@ -57,6 +57,8 @@ pub static SIGNATURES: &[Signature] = &[
             INTERVAL,
             INT8,
             TEXT,
+            TEXT,
+            BOOL,
             TIMESTAMPTZ,
         ],
     ),
@@ -96,6 +98,7 @@ pub static SIGNATURES: &[Signature] = &[
         &[BOOL, JSONB, INT8, TEXT],
     ),
     of("queen_metrics", &[], &[TEXT, JSONB, FLOAT8, TEXT, TEXT]),
+    of("queen_pause", &[TEXT, TEXT], &[BOOL]),
     of(
         "queen_pop",
         &[TEXT, TEXT, INT4, TEXT, INT4, INTERVAL, INTERVAL, BOOL, TEXT, TIMESTAMPTZ],
@@ -111,6 +114,7 @@ pub static SIGNATURES: &[Signature] = &[
         &[INT4, INT8, TEXT, TEXT],
     ),
     of("queen_push_items", &[JSONB], &[INT4, INT8, TEXT, TEXT]),
+    of("queen_resume", &[TEXT, TEXT], &[BOOL]),
     of(
         "queen_schedule",
         &[TEXT, TEXT, JSONB, INTERVAL, TIMESTAMPTZ, TEXT, TEXT, JSONB],
@@ -125,5 +129,5 @@ pub static SIGNATURES: &[Signature] = &[
     of("queen_unsubscribe", &[TEXT, TEXT], &[BOOL]),
     of("queen_wait", &[TEXT, TEXT, INTERVAL, BOOL], &[BOOL]),
     of("queen_worker_start", &[], &[BOOL]),
-    of("queue_figures", &[TEXT], &[INT8, INT8, INTERVAL, INT8, INT8]),
+    of("queue_figures", &[TEXT], &[INT8, INT8, INTERVAL, INT8, INT8, JSONB]),
 ];

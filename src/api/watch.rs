@@ -5,6 +5,7 @@ use pgrx::datum::{Interval, TimestampWithTimeZone, Uuid};
 use pgrx::prelude::*;
 
 use super::call::Call;
+use super::options;
 use crate::broker::stats::figures::{self, Figures};
 use crate::broker::stats::metrics::{self, Metric};
 use crate::pg::clock::{self, Moment};
@@ -43,6 +44,7 @@ pub mod queen_mq {
             name!(dead_letters, i64),
             name!(oldest_pending_age, Option<Interval>),
             name!(last_pop_at, Option<TimestampWithTimeZone>),
+            name!(options, pgrx::JsonB),
         ),
     > {
         let found = call.answer(|| {
@@ -59,11 +61,13 @@ pub mod queen_mq {
                 group.dead_letters,
                 age(group.oldest_pending, now),
                 group.last_pop_at.and_then(clock::timestamp),
+                options::of_group(&group.options),
             )
         }))
     }
 
     /// Behind the view queen_queues: one row, if there is the queue.
+    #[allow(clippy::type_complexity)]
     #[pg_extern(requires = ["tables"])]
     fn queue_figures(
         call: Call,
@@ -76,6 +80,7 @@ pub mod queen_mq {
             name!(oldest_age, Option<Interval>),
             name!(partitions, i64),
             name!(groups, i64),
+            name!(options, pgrx::JsonB),
         ),
     > {
         let found = call.answer(|| {
@@ -84,7 +89,14 @@ pub mod queen_mq {
         });
         let now = clock::now();
         TableIterator::new(found.into_iter().map(move |queue| {
-            (queue.depth, queue.bytes, age(queue.oldest, now), queue.partitions, queue.groups)
+            (
+                queue.depth,
+                queue.bytes,
+                age(queue.oldest, now),
+                queue.partitions,
+                queue.groups,
+                options::of_queue(&queue.options),
+            )
         }))
     }
 

@@ -9,8 +9,10 @@ use queen_engine::message::MessageId;
 use crate::broker::group::no_such_group;
 use crate::broker::hold::share_queue_and_group;
 use crate::broker::lookup;
+use crate::broker::push::notify;
 use crate::error::{Code, Error, Result};
 use crate::pg::clock::{self, Moment};
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::dead_letter::{self, Letter, LetterFilter};
 use crate::store::group::{Group, QUEUE_MODE};
 use crate::store::queue::Queue;
@@ -28,7 +30,7 @@ pub fn replay(id: i64) -> Result<(MessageId, String)> {
     let (queue, group) = share_queue_and_group(&letter.queue, &letter.group, true)?;
     let queue = queue.ok_or_else(|| Error::no_such_queue(&letter.queue))?;
     let group = group.ok_or_else(|| no_such_group(&letter.queue, &letter.group))?;
-    Ok((push_again(&queue, &group, &letter), letter.transaction_id))
+    Ok((push_again(&queue, &group, &letter)?, letter.transaction_id))
 }
 
 /// [`replay`] for all letters that `filter` means, up to `limit`, the oldest first; returns how
@@ -78,7 +80,7 @@ fn hold(filter: &LetterFilter<'_>, limit: usize) -> Vec<i64> {
 }
 
 /// Push a dead letter again, for its group alone.
-fn push_again(queue: &Queue, group: &Group, letter: &Letter) -> MessageId {
+fn push_again(queue: &Queue, group: &Group, letter: &Letter) -> Result<MessageId> {
     waiters::touch(Topic::queue(&queue.name), PartitionHash::of(&letter.partition));
     // The transaction id before the segment id: readers rely on this order.
     let xid = seen_snapshot::assign_xid(queue.identity);
@@ -94,8 +96,18 @@ fn push_again(queue: &Queue, group: &Group, letter: &Letter) -> MessageId {
         only_group: Some(group.id),
     });
     let (group, partition) = (group.id, letter.partition.clone());
-    replay::insert(queue.id, &Replay { segment, xid, partition, group });
-    MessageId::new(segment, 0)
+    let repeats = repeated_by(queue, letter.message)?;
+    replay::insert(queue.id, &Replay { segment, xid, partition, group }, repeats);
+    notify::announce(queue);
+    Ok(MessageId::new(segment, 0))
+}
+
+/// The message that the replay of `message` repeats: that one, or, if it was a replay itself, the
+/// one that it has repeated.
+fn repeated_by(queue: &Queue, message: MessageId) -> Result<MessageId> {
+    ActiveSnapshot::new_snapshot(|under| {
+        Ok(replay::repeated_by(queue.id, message.segment(), under).unwrap_or(message))
+    })
 }
 
 fn no_such_letter(id: i64) -> Error {

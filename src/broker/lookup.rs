@@ -23,7 +23,7 @@ use crate::store::group::{self, Group};
 use crate::store::identity::Identity;
 use crate::store::lease_set::Covered;
 use crate::store::located::Located;
-use crate::store::queue::{self, Queue};
+use crate::store::queue::{self, Queue, StoredQueue};
 use crate::store::receipt;
 use crate::store::tally;
 use crate::store::timer;
@@ -69,8 +69,18 @@ pub fn find_or_create_queue(name: &str, now: Moment) -> Result<Queue> {
 /// Lock order: the table `identity` before rows of queues. So this looks the queue up first, which
 /// sets the identity after a restore, and locks the row only then.
 pub fn lock_queue(name: &str) -> Result<Option<Queue>> {
+    locked(name, queue::lock)
+}
+
+/// The queue of this name, its row shared with others that do so: no transaction changes its
+/// options before this one ends. Lock order: as [`lock_queue`].
+pub fn share_queue(name: &str) -> Result<Option<Queue>> {
+    locked(name, queue::share)
+}
+
+fn locked(name: &str, lock: impl Fn(&str) -> Option<StoredQueue>) -> Result<Option<Queue>> {
     queue_named(name)?;
-    let Some(stored) = queue::lock(name) else { return Ok(None) };
+    let Some(stored) = lock(name) else { return Ok(None) };
     ActiveSnapshot::new_snapshot(|under| restore::adopted(stored, under)).map(Some)
 }
 
@@ -98,6 +108,12 @@ impl ForPop {
     /// How transaction ids are stored.
     pub fn identity(&self) -> Result<Identity> {
         identity_of(self.queue.as_ref())
+    }
+
+    /// Whether pops of the group find nothing: the queue is paused, or the group.
+    pub fn is_paused(&self) -> bool {
+        self.queue.as_ref().is_some_and(|queue| queue.is_paused)
+            || self.group.as_ref().is_some_and(|group| group.is_paused)
     }
 
     /// Whether a message is due to enter the log.

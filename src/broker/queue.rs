@@ -9,13 +9,14 @@
 use crate::broker::group::reorder::reorder;
 use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::{delete_discovery, hold_queue_and_cursors};
+use crate::broker::latest;
 use crate::broker::lookup;
 use crate::broker::purge;
 use crate::error::{Error, Result};
 use crate::pg::clock;
 use crate::settings;
 use crate::store::queue::{self, Options, Queue};
-use crate::store::{binding, dead_letter, group, segment, timer};
+use crate::store::{binding, dead_letter, group_removal, segment, timer};
 use crate::wait::waiters::{self, Topic};
 
 /// The queue of this name. If there is none, it is created, or, with `queen_mq.auto_create` off,
@@ -79,10 +80,13 @@ options!(
     completed_retention,
     max_depth,
     ordering,
+    delivery,
+    notify,
 );
 
 /// Create the queue, or change its options; returns it with the options in effect. Groups without
-/// an ordering of their own take over a new one: 55000 while one of them has live leases.
+/// an ordering of their own take over a new one: 55000 while one of them has live leases. 22023 if
+/// its `delivery` does not go with an ordering.
 ///
 /// Waits for a transaction that creates, changes or removes the queue. If that one has removed it,
 /// the error is 42704.
@@ -91,6 +95,7 @@ pub fn configure(name: &str, change: &Change) -> Result<Queue> {
     let mut queue = lookup::lock_queue(name)?.ok_or_else(|| Error::no_such_queue(name))?;
     let before = queue.options.clone();
     queue.options = change.after(&before);
+    latest::check_queue(&queue, &before)?;
     queue::update(&queue);
     if queue.options.ordering() != before.ordering() {
         reorder(&queue, &before)?;
@@ -125,7 +130,7 @@ pub fn delete(name: &str) -> Result<i64> {
         })?;
         Ok(groups)
     })?;
-    group::delete(&groups);
+    group_removal::delete(&groups);
     let messages = segment::delete_all(queue.id);
     queue::delete(&queue);
     waiters::touch_all(Topic::queue(&queue.name));

@@ -25,6 +25,7 @@ pub mod key;
 pub mod leap;
 pub mod lock_timeout;
 pub mod new_array;
+pub mod notify;
 pub mod own_commits;
 pub mod page_watch;
 mod passed_through;

@@ -108,6 +108,7 @@ pub struct Letter {
     /// '' is queue mode.
     pub group: String,
     pub partition: String,
+    pub message: MessageId,
     pub transaction_id: String,
     pub payload: Jsonb,
     pub headers: Option<Jsonb>,
@@ -115,7 +116,7 @@ pub struct Letter {
 
 static TAKE: Statement = Statement::new(
     "DELETE FROM queen_mq.dead_letter WHERE id = $1
-     RETURNING queue, consumer_group, partition, transaction_id, payload, headers",
+     RETURNING queue, consumer_group, partition, message_id, transaction_id, payload, headers",
     &[pg_sys::INT8OID],
 );
 
@@ -125,6 +126,7 @@ pub fn take(id: i64) -> Option<Letter> {
         queue: row.need(QUEUE),
         group: row.need(CONSUMER_GROUP),
         partition: row.need(PARTITION),
+        message: MessageId::from_sql(row.need(MESSAGE_ID)),
         transaction_id: row.need(TRANSACTION_ID),
         payload: row.need(PAYLOAD),
         headers: row.get(HEADERS),

@@ -11,6 +11,7 @@ pub mod discovery;
 pub mod group;
 pub mod group_options;
 pub mod group_pages;
+pub mod group_removal;
 pub mod identity;
 pub mod lease_set;
 pub mod located;

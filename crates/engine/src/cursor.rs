@@ -93,6 +93,10 @@ pub struct Cursor {
     pub last_pop_at: i64,
     /// In a group without order: claims below this message are part of `settled` and were removed,
     /// except those of late segments that were not passed yet.
+    ///
+    /// In an ordered group, if pops take the newest message alone ([`crate::pop::Pop::latest`]):
+    /// messages below this one are older than one that was delivered, or lies in the log. They are
+    /// settled unseen, also those that commit late.
     pub counted_below: MessageId,
 }
 
@@ -214,6 +218,7 @@ impl Cursor {
     pub fn into_claims(mut self) -> (Self, Vec<(MessageId, Self)>) {
         let failures = std::mem::take(&mut self.failures);
         let retry_at = self.retry_at.take();
+        self.counted_below = MessageId::default();
         let (back, never): (Vec<Span>, Vec<Span>) =
             self.waiting.iter().partition(|span| span.deliveries > 0);
         self.waiting = never.into_iter().collect();
@@ -245,6 +250,7 @@ impl Cursor {
             self.settled += claim.settled;
             self.last_pop_at = self.last_pop_at.max(claim.last_pop_at);
         }
+        self.counted_below = MessageId::default();
         let (_, never) = self.waiting.partition(|message| claimed.contains(&message));
         waiting.extend(never.iter());
         waiting.sort_unstable_by_key(|span| (span.segment, span.first));

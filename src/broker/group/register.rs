@@ -14,6 +14,7 @@ use crate::broker::group::beginning::{Beginning, LogEnd, Mode};
 use crate::broker::group::revoke::{locate, revoke_leases};
 use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::{delete_discovery, hold_cursors, hold_group_rows, share_queue_and_group};
+use crate::broker::latest;
 use crate::broker::lookup::{self, ForPop};
 use crate::broker::restore;
 use crate::error::{Error, Result};
@@ -30,7 +31,8 @@ use crate::wait::waiters::{self, PartitionHash, Topic};
 /// `queen_subscribe`: register `group` on `queue`, which need not exist. `ordering` is a checked
 /// name, or None: as the queue has it. False if the group exists, which then stays as it is. Waits
 /// for a transaction that is registering a group of this name. Error 42704 for an unknown queue
-/// when `queen_mq.auto_create` is off.
+/// when `queen_mq.auto_create` is off, 22023 for an ordering that does not go with the queue's
+/// `delivery`.
 pub fn subscribe(queue: &str, group: &str, mode: Mode, ordering: Option<&str>) -> Result<bool> {
     let (found, existing) = lookup::queue_and_group(queue, group)?;
     if found.is_none() && !settings::auto_create() {
@@ -39,6 +41,7 @@ pub fn subscribe(queue: &str, group: &str, mode: Mode, ordering: Option<&str>) -
     if existing.is_some() {
         return Ok(false);
     }
+    latest::check_group(queue, ordering)?;
     let identity = match &found {
         Some(queue) => queue.identity,
         None => restore::current()?,

@@ -64,17 +64,20 @@ const LOCKED: i64 = SECOND / 10;
 const SHORTEST: i64 = SECOND / 50;
 
 impl NextLook {
-    /// For a look that has found no group, or no queue.
+    /// For a look that has found no group, or no queue, or a group that is paused.
     pub fn when_woken(group: Option<i64>) -> Self {
         Self { group, at: None }
     }
 
     /// For a look that has found this: at the next timer, the end of a lease, a retry, or when a
-    /// message may have become old enough. `met_lock`: or soon, since another transaction may give
-    /// messages back.
+    /// message may have become old enough; while the group is paused, when woken. `met_lock`: or
+    /// soon, since another transaction may give messages back.
     pub fn after(found: &ForPop, met_lock: bool, under: &ActiveSnapshot) -> Self {
         let now = clock::now();
         let group = found.group.as_ref().map(|group| group.id);
+        if found.is_paused() {
+            return Self::when_woken(group);
+        }
         let delay = found.queue.as_ref().map_or(0, |queue| queue.options.delay());
         let ripe = (delay > 0).then(|| now + delay.min(RIPENING));
         let due = group.and_then(|group| discovery::next_due(group, now, under));

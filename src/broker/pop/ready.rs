@@ -42,7 +42,8 @@ fn look(queue_name: &str, group_name: &str, is_last: bool) -> LookResult<bool> {
             notices::registered_as_new(queue_name, group_name);
         }
     }
-    let (Some(queue), Some(group)) = (&found.queue, &found.group) else {
+    let is_paused = found.is_paused();
+    let (Some(queue), Some(group), false) = (&found.queue, &found.group, is_paused) else {
         let group = found.group.as_ref().map(|group| group.id);
         return Ok(match is_last {
             true => ControlFlow::Break(false),

@@ -179,9 +179,9 @@ fn registration_to_write(
     Ok(Some(registration))
 }
 
-/// Move messages that are due into the log, then pop. Where another transaction has moved a
-/// partition on between the pop's snapshot and its lock, and the pop has got nothing, it is
-/// repeated under a newer snapshot.
+/// Move messages that are due into the log, then pop; neither while the group is paused. Where
+/// another transaction has moved a partition on between the pop's snapshot and its lock, and the
+/// pop has got nothing, it is repeated under a newer snapshot.
 fn move_due_and_pop(
     request: &PopRequest<'_>,
     found: &ForPop,
@@ -190,6 +190,9 @@ fn move_due_and_pop(
     let (Some(queue), Some(group)) = (&found.queue, &found.group) else {
         return Ok(PopResult::default());
     };
+    if found.is_paused() {
+        return Ok(PopResult::default());
+    }
     let moved = delayed::deliver_due(queue, found.next_timer, delayed::MOVED_BY_POP)?;
     let mut has_written = moved > 0;
     let mut met_lock = false;

@@ -202,7 +202,9 @@ impl<'a> PopRun<'a> {
             return Ok(PartitionResult::Nothing);
         };
         self.write_state(located, &popped);
-        self.has_written = true;
+        // To have passed messages that are not delivered is no reason to stop waiting for others:
+        // what is rolled back of that, the next pop passes again.
+        self.has_written |= !(popped.taken.is_empty() && popped.exhausted.is_empty());
         if popped.taken.is_empty() {
             return Ok(PartitionResult::Nothing);
         }

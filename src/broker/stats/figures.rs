@@ -18,7 +18,7 @@ use crate::pg::clock::{self, Moment};
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::dead_letter;
 use crate::store::group::{self, Group};
-use crate::store::queue::Queue;
+use crate::store::queue::{Options, Queue};
 
 /// The figures of a group: numbers of messages, and moments.
 pub struct GroupFigures {
@@ -35,6 +35,8 @@ pub struct GroupFigures {
     /// When the oldest message that is not settled arrived.
     pub oldest_pending: Option<Moment>,
     pub last_pop_at: Option<Moment>,
+    /// Those in effect for the group.
+    pub options: Options,
 }
 
 /// The figures of a queue.
@@ -54,6 +56,7 @@ pub struct QueueFigures {
     pub groups: i64,
     /// Messages that enter the log later.
     pub timers: i64,
+    pub options: Options,
 }
 
 /// A live lease on one partition.
@@ -88,7 +91,7 @@ impl Figures {
             // Groups whose queue does not exist yet.
             for (queue, group) in group::all(under)? {
                 if !known.contains(&queue) {
-                    figures.groups.push(GroupFigures::idle(queue, group.name, under));
+                    figures.groups.push(GroupFigures::idle(queue, group, under));
                 }
             }
             figures.groups.sort_by(|a, b| (&a.queue, &a.group).cmp(&(&b.queue, &b.group)));
@@ -112,7 +115,7 @@ pub fn group_named(
     let Some(group) = group::find(queue, name, under)? else { return Ok(None) };
     let figures = match lookup::find_queue(queue, under)? {
         Some(queue) => memory::look(under, |memory| of_group(memory, &queue, &group, under))?,
-        None => GroupFigures::idle(queue.to_owned(), group.name, under),
+        None => GroupFigures::idle(queue.to_owned(), group, under),
     };
     Ok(Some(figures))
 }
@@ -146,6 +149,7 @@ fn of_queue(
         partitions: log.last.len() as i64,
         groups,
         timers: log.timers,
+        options: queue.options.clone(),
     })
 }
 
@@ -173,20 +177,22 @@ fn of_group(
         dead_letters: sums.dead_letters,
         oldest_pending: sums.units.oldest_pending,
         last_pop_at: sums.units.last_pop_at,
+        options: queue.options.clone().with(&group.own),
     })
 }
 
 impl GroupFigures {
-    fn idle(queue: String, group: String, under: &ActiveSnapshot) -> Self {
+    fn idle(queue: String, group: Group, under: &ActiveSnapshot) -> Self {
         Self {
-            dead_letters: dead_letter::count(&queue, &group, under),
+            dead_letters: dead_letter::count(&queue, &group.name, under),
             queue,
-            group,
+            group: group.name,
             pending: 0,
             in_flight: 0,
             retrying: 0,
             oldest_pending: None,
             last_pop_at: None,
+            options: Options::default().with(&group.own),
         }
     }
 }

@@ -69,6 +69,15 @@ impl StateSummary {
         self.rest.iter().flat_map(|rest| rest.waiting.messages())
     }
 
+    /// For a group that gets the newest message of a partition alone: how many are pending, if
+    /// `last` is the last segment of the partition. One, if there is anything that was not settled;
+    /// or what leases hold, if they were given when the group got every message.
+    pub fn newest_pending(&self, last: u64) -> i64 {
+        let held = self.leases().iter().map(|lease| lease.messages).sum::<i64>();
+        let is_any_left = last > self.position || self.waiting().next().is_some();
+        held.max(i64::from(is_any_left))
+    }
+
     pub fn leases(&self) -> &[LeaseSummary] {
         self.rest.as_ref().map_or(&[], |rest| &rest.leases)
     }

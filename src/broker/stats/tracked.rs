@@ -25,6 +25,7 @@ use crate::store::group::Group;
 use crate::store::group_pages::StateName;
 use crate::store::located::Located;
 use crate::store::queue::Queue;
+use crate::store::segment::LastSegment;
 
 /// A group's cursors and claims.
 pub struct TrackedGroup {
@@ -295,6 +296,16 @@ impl TrackedGroup {
             Some(moment) => self.oldest.insert(Rc::clone(partition), moment),
             None => self.oldest.remove(partition),
         };
+    }
+
+    /// How many messages are pending, for a group that gets the newest of each partition alone.
+    pub fn newest_pending(&self, log: &LogStanding) -> i64 {
+        let of = |(partition, last): (&Rc<str>, &LastSegment)| {
+            let cursor = self.partitions.get(partition).and_then(|of| of.cursor);
+            let unit = cursor.and_then(|id| self.units.get(&id));
+            unit.map_or(&self.first, |unit| &unit.summary).newest_pending(last.id)
+        };
+        log.last.iter().map(of).sum()
     }
 
     /// The sums, after [`TrackedGroup::refresh`].

@@ -106,7 +106,12 @@ impl World {
         self.log
             .iter()
             .filter(|(id, s)| matches!(s.fate, Fate::Committed(_)) && wanted(**id, s))
-            .map(|(&segment, s)| FoundSegment { segment, messages: s.messages, skip: false })
+            .map(|(&segment, s)| FoundSegment {
+                segment,
+                messages: s.messages,
+                skip: false,
+                repeats: None,
+            })
             .take(limit)
             .collect()
     }
