@@ -66,3 +66,13 @@ COMMENT ON FUNCTION @extschema@.queen_worker_start() IS
     'Start a background worker for this database. It runs until it is terminated, the extension is dropped, the database is not to be served any more, a command such as DROP DATABASE wants the database for itself, or the server stops. Returns false if one runs, or if none can be started.';
 COMMENT ON PROCEDURE @extschema@.queen_wait(text, text, interval, boolean) IS
     'Wait, outside of any transaction, until there is something for a consumer group to pop. Pops nothing.';
+COMMENT ON FUNCTION @extschema@.queen_grant(text, text, text) IS
+    'Grant a role the privilege push, pop, manage or monitor on a queue, or on all queues (NULL). Returns false if it was granted before.';
+COMMENT ON FUNCTION @extschema@.queen_revoke(text, text, text) IS
+    'Take a privilege on a queue from a role; NULL: on all queues, also on single ones. Returns false if it was not granted.';
+COMMENT ON FUNCTION @extschema@.queen_grant_kv(text, text, text) IS
+    'Grant a role the privilege read or write on a namespace of markers, or on all of them (NULL). Returns false if it was granted before.';
+COMMENT ON FUNCTION @extschema@.queen_revoke_kv(text, text, text) IS
+    'Take a privilege on a namespace of markers from a role; NULL: on all namespaces, also on single ones. Returns false if it was not granted.';
+COMMENT ON FUNCTION queen_mq.sees(text, text) IS
+    'Whether the calling role has a privilege on a queue, or on all queues (NULL). The views ask it.';

@@ -149,9 +149,259 @@ COMMENT ON FUNCTION @extschema@.queen_publish(text, jsonb, text, text, jsonb) IS
 COMMENT ON FUNCTION @extschema@.queen_delete_queue IS
     'Delete a queue with its messages, groups, leases, timers, bindings and dead letters. Returns the number of messages.';
 
+-- Rights. Before, a role that might EXECUTE a function might use it on everything.
+-- Which role may do what. queen_grant and the like write these rows, and each call asks for the
+-- right of the role that calls (src/broker/rights.rs).
+--
+-- A row belongs to the role with this OID. So a role that is renamed keeps its rights, and a role
+-- that is created later under an old name gets none. A dump goes to another cluster, where OIDs mean
+-- other roles. So it carries names, and where its rows are loaded, the trigger below finds the roles
+-- of these names there. The number of the installation says that a row has been through this: a row
+-- of another installation, for which no trigger has run, gives no right.
+
+CREATE TABLE queen_mq.grants (
+    role_name text COLLATE "C" NOT NULL,    -- what the role was called when this was written
+    role_oid oid NOT NULL,
+    installation bigint NOT NULL,
+    privilege text COLLATE "C" NOT NULL,
+    -- The name of a queue, or of a namespace of markers. The empty name stands for all of them.
+    target text COLLATE "C" NOT NULL DEFAULT '',
+    CONSTRAINT grants_once PRIMARY KEY (role_oid, privilege, target)
+);
+COMMENT ON TABLE queen_mq.grants IS 'Which role has which privilege, on which queue or namespace (the empty name: on all of them)';
+
+CREATE FUNCTION queen_mq.find_grantee() RETURNS trigger LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    SELECT r.oid INTO NEW.role_oid FROM pg_catalog.pg_roles r
+    WHERE r.rolname::pg_catalog.text OPERATOR(pg_catalog.=) NEW.role_name;
+    IF NOT FOUND THEN
+        RAISE WARNING 'role "%", which had the privilege % of queen_mq where the dump was made, does not exist here', NEW.role_name, NEW.privilege
+            USING HINT = 'Call queen_grant or queen_grant_kv for the role that takes its place.';
+        RETURN NULL;
+    END IF;
+    SELECT i.id INTO STRICT NEW.installation FROM queen_mq.installation i;
+    RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION queen_mq.find_grantee() IS
+    'Finds the role that a row of queen_mq.grants names, when a dump is restored';
+
+CREATE TRIGGER grantee BEFORE INSERT ON queen_mq.grants
+    FOR EACH ROW EXECUTE FUNCTION queen_mq.find_grantee();
+
+-- A dump must not carry the name of a role that has been dropped, or that has another name by now:
+-- where it is restored, another role may have this name. The sweep writes new names down.
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.grants',
+    'WHERE installation OPERATOR(pg_catalog.=) (SELECT id FROM queen_mq.installation)
+       AND EXISTS (SELECT FROM pg_catalog.pg_roles r
+                   WHERE r.oid OPERATOR(pg_catalog.=) role_oid
+                     AND r.rolname::pg_catalog.text OPERATOR(pg_catalog.=) role_name)');
+
+-- Functions and views of the extension have owners and rights of PostgreSQL as well, by which a role
+-- may call or read them at all. The owner has these by itself.
+CREATE FUNCTION queen_mq.change_acl(role oid, functions text[], views text[], is_granted boolean)
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    member pg_catalog.record;
+BEGIN
+    FOR member IN
+        SELECT CASE WHEN p.oid IS NOT NULL
+                    THEN pg_catalog.format('EXECUTE ON ROUTINE %s',
+                                           p.oid::pg_catalog.regprocedure::pg_catalog.text)
+                    ELSE pg_catalog.format('SELECT ON TABLE %s',
+                                           c.oid::pg_catalog.regclass::pg_catalog.text)
+               END AS what
+        FROM pg_catalog.pg_depend d
+        JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+        LEFT JOIN pg_catalog.pg_proc p
+            ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+           AND p.oid OPERATOR(pg_catalog.=) d.objid
+           AND p.proname::pg_catalog.text OPERATOR(pg_catalog.=) ANY (functions)
+        LEFT JOIN pg_catalog.pg_class c
+            ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
+           AND c.oid OPERATOR(pg_catalog.=) d.objid
+           AND c.relkind OPERATOR(pg_catalog.=) 'v'
+           AND c.relname::pg_catalog.text OPERATOR(pg_catalog.=) ANY (views)
+        WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+          AND d.deptype OPERATOR(pg_catalog.=) 'e'
+          AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+          AND COALESCE(p.proowner, c.relowner) OPERATOR(pg_catalog.<>) role
+          AND EXISTS (SELECT FROM pg_catalog.aclexplode(COALESCE(p.proacl, c.relacl)) a
+                      WHERE a.grantee OPERATOR(pg_catalog.=) role
+                        AND a.privilege_type OPERATOR(pg_catalog.=) ANY (ARRAY['EXECUTE', 'SELECT']))
+              OPERATOR(pg_catalog.<>) is_granted
+    LOOP
+        EXECUTE pg_catalog.format(
+            CASE WHEN is_granted THEN 'GRANT %s TO %I' ELSE 'REVOKE %s FROM %I' END,
+            member.what, pg_catalog.pg_get_userbyid(role));
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queen_mq.change_acl(oid, text[], text[], boolean) IS
+    'Grants EXECUTE on functions and SELECT on views of the extension, or revokes it';
+
+CREATE FUNCTION queen_mq.sees(queue text, privilege text)
+RETURNS boolean STABLE LANGUAGE c AS 'MODULE_PATHNAME', 'sees_wrapper';
+CREATE FUNCTION @extschema@.queen_grant(role text, privilege text, queue text DEFAULT NULL)
+RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'queen_grant_wrapper';
+CREATE FUNCTION @extschema@.queen_revoke(role text, privilege text, queue text DEFAULT NULL)
+RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'queen_revoke_wrapper';
+CREATE FUNCTION @extschema@.queen_grant_kv(role text, privilege text, ns text DEFAULT NULL)
+RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'queen_grant_kv_wrapper';
+CREATE FUNCTION @extschema@.queen_revoke_kv(role text, privilege text, ns text DEFAULT NULL)
+RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'queen_revoke_kv_wrapper';
+COMMENT ON FUNCTION @extschema@.queen_grant(text, text, text) IS
+    'Grant a role the privilege push, pop, manage or monitor on a queue, or on all queues (NULL). Returns false if it was granted before.';
+COMMENT ON FUNCTION @extschema@.queen_revoke(text, text, text) IS
+    'Take a privilege on a queue from a role; NULL: on all queues, also on single ones. Returns false if it was not granted.';
+COMMENT ON FUNCTION @extschema@.queen_grant_kv(text, text, text) IS
+    'Grant a role the privilege read or write on a namespace of markers, or on all of them (NULL). Returns false if it was granted before.';
+COMMENT ON FUNCTION @extschema@.queen_revoke_kv(text, text, text) IS
+    'Take a privilege on a namespace of markers from a role; NULL: on all namespaces, also on single ones. Returns false if it was not granted.';
+COMMENT ON FUNCTION queen_mq.sees(text, text) IS
+    'Whether the calling role has a privilege on a queue, or on all queues (NULL). The views ask it.';
+
+CREATE OR REPLACE FUNCTION queen_mq.grant_to_former_owner() RETURNS trigger LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    member pg_catalog.record;
+BEGIN
+    IF EXISTS (
+        SELECT FROM pg_catalog.pg_extension e
+        WHERE e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+          AND pg_catalog.pg_get_userbyid(e.extowner)::pg_catalog.text
+              OPERATOR(pg_catalog.=) NEW.role_name)
+    THEN
+        -- The role owns the extension here, too. One row of its name is enough.
+        DELETE FROM queen_mq.owner o
+        WHERE o.role_name OPERATOR(pg_catalog.=) NEW.role_name
+          AND EXISTS (SELECT FROM queen_mq.owner first
+                      WHERE first.role_name OPERATOR(pg_catalog.=) o.role_name
+                        AND first.ctid OPERATOR(pg_catalog.<) o.ctid);
+        RETURN NULL;
+    END IF;
+    DELETE FROM queen_mq.owner o WHERE o.role_name OPERATOR(pg_catalog.=) NEW.role_name;
+    IF NOT EXISTS (
+        SELECT FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) NEW.role_name)
+    THEN
+        RAISE WARNING 'role "%", which owned queen_mq where the dump was made, does not exist here', NEW.role_name
+            USING HINT = 'Grant rights on the functions and views of queen_mq to the role that takes its place.';
+        RETURN NULL;
+    END IF;
+    INSERT INTO queen_mq.grants (role_name, privilege) VALUES (NEW.role_name, 'owner')
+    ON CONFLICT ON CONSTRAINT grants_once DO NOTHING;
+    EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA queen_mq TO %I WITH GRANT OPTION', NEW.role_name);
+    FOR member IN
+        SELECT CASE WHEN d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+                    THEN pg_catalog.format('EXECUTE ON ROUTINE %s',
+                                           d.objid::pg_catalog.regprocedure::pg_catalog.text)
+                    ELSE pg_catalog.format('SELECT ON %s %s',
+                                           CASE WHEN c.relkind OPERATOR(pg_catalog.=) 'S'
+                                                THEN 'SEQUENCE' ELSE 'TABLE' END,
+                                           d.objid::pg_catalog.regclass::pg_catalog.text)
+               END AS what
+        FROM pg_catalog.pg_depend d
+        JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+        LEFT JOIN pg_catalog.pg_class c
+            ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
+           AND c.oid OPERATOR(pg_catalog.=) d.objid
+        WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+          AND d.deptype OPERATOR(pg_catalog.=) 'e'
+          AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+          AND (d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+               OR c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'v', 'S']::pg_catalog."char"[]))
+    LOOP
+        EXECUTE pg_catalog.format('GRANT %s TO %I WITH GRANT OPTION', member.what, NEW.role_name);
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+
 -- With this search_path, operators and functions in the views are those of PostgreSQL.
 SET LOCAL search_path TO pg_catalog, pg_temp;
-CREATE OR REPLACE VIEW @extschema@.queen_timers AS
+CREATE OR REPLACE VIEW @extschema@.queen_messages WITH (security_barrier) AS
+SELECT q.name AS queue,
+       s.partition,
+       s.id * 28 + m.place - 1 AS message_id,
+       coalesce(m.transaction_id, 'msg-' || (s.id * 28 + m.place - 1)) AS transaction_id,
+       m.payload,
+       m.headers,
+       s.created_at
+FROM queen_mq.segment s
+JOIN queen_mq.queue q ON q.id = s.queue_id
+CROSS JOIN LATERAL unnest(s.payloads, s.transaction_ids, s.headers)
+    WITH ORDINALITY AS m(payload, transaction_id, headers, place)
+WHERE ((SELECT queen_mq.sees(NULL, 'pop')) OR queen_mq.sees(q.name, 'pop'));
+
+CREATE OR REPLACE VIEW @extschema@.queen_dead_letters WITH (security_barrier) AS
+SELECT id AS dead_letter_id,
+       queue,
+       nullif(consumer_group, '') AS consumer_group,
+       partition,
+       message_id,
+       transaction_id,
+       payload,
+       headers,
+       error,
+       failures,
+       deliveries,
+       created_at,
+       failed_at
+FROM queen_mq.dead_letter
+WHERE ((SELECT queen_mq.sees(NULL, 'pop')) OR queen_mq.sees(queue, 'pop'));
+
+CREATE OR REPLACE VIEW @extschema@.queen_groups WITH (security_barrier) AS
+SELECT g.queue,
+       nullif(g.name, '') AS consumer_group,
+       f.pending,
+       f.in_flight,
+       f.retrying,
+       f.dead_letters,
+       f.oldest_pending_age,
+       f.last_pop_at
+FROM queen_mq.consumer_group g
+CROSS JOIN LATERAL queen_mq.group_figures(g.queue, g.name) f
+WHERE ((SELECT queen_mq.sees(NULL, 'monitor')) OR queen_mq.sees(g.queue, 'monitor'));
+
+CREATE OR REPLACE VIEW @extschema@.queen_queues WITH (security_barrier) AS
+SELECT q.name AS queue,
+       jsonb_build_object(
+           'lease_time', coalesce(q.lease_time, interval '60 seconds'),
+           'retry_limit', coalesce(q.retry_limit, 3),
+           'retry_delay', coalesce(q.retry_delay, interval '0'),
+           'retry_backoff', coalesce(q.retry_backoff, 1.0),
+           'retry_delay_max', coalesce(q.retry_delay_max, interval '1 hour'),
+           'max_deliveries', q.max_deliveries,
+           'on_exhausted', coalesce(q.on_exhausted, 'dead_letter'),
+           'dedup_window', coalesce(q.dedup_window, interval '1 hour'),
+           'delay', coalesce(q.delay, interval '0'),
+           'retention', q.retention,
+           'completed_retention', coalesce(q.completed_retention, interval '1 day'),
+           'max_depth', q.max_depth,
+           'ordering', coalesce(q.ordering, 'partition')) AS options,
+       f.depth,
+       f.bytes,
+       f.oldest_age,
+       f.partitions,
+       f.groups
+FROM queen_mq.queue q
+CROSS JOIN LATERAL queen_mq.queue_figures(q.name) f
+WHERE ((SELECT queen_mq.sees(NULL, 'monitor')) OR queen_mq.sees(q.name, 'monitor'));
+
+CREATE OR REPLACE VIEW @extschema@.queen_leases WITH (security_barrier) AS
+SELECT g.queue,
+       nullif(g.name, '') AS consumer_group,
+       f.partition,
+       f.lease_id,
+       f.expires_at,
+       f.messages,
+       f.delivery_attempt
+FROM queen_mq.consumer_group g
+CROSS JOIN LATERAL queen_mq.live_leases(g.queue, g.name) f
+WHERE ((SELECT queen_mq.sees(NULL, 'monitor')) OR queen_mq.sees(g.queue, 'monitor'));
+
+CREATE OR REPLACE VIEW @extschema@.queen_timers WITH (security_barrier) AS
 SELECT q.name AS queue,
        CASE WHEN NOT starts_with(t.timer_key, E'\x01') THEN t.timer_key END AS timer_key,
        t.partition,
@@ -161,9 +411,10 @@ SELECT q.name AS queue,
        t.headers
 FROM queen_mq.timer t
 JOIN queen_mq.queue q ON q.id = t.queue_id
-WHERE t.schedule IS NULL;
+WHERE t.schedule IS NULL
+  AND ((SELECT queen_mq.sees(NULL, 'pop')) OR queen_mq.sees(q.name, 'pop'));
 
-CREATE VIEW @extschema@.queen_schedules AS
+CREATE VIEW @extschema@.queen_schedules WITH (security_barrier) AS
 SELECT q.name AS queue,
        t.timer_key,
        t.schedule,
@@ -175,16 +426,69 @@ SELECT q.name AS queue,
        t.headers
 FROM queen_mq.timer t
 JOIN queen_mq.queue q ON q.id = t.queue_id
-WHERE t.schedule IS NOT NULL;
+WHERE t.schedule IS NOT NULL
+  AND ((SELECT queen_mq.sees(NULL, 'pop')) OR queen_mq.sees(q.name, 'pop'));
 COMMENT ON VIEW @extschema@.queen_schedules IS
     'Messages that recur: when each comes next, and when it came last';
 
-CREATE VIEW @extschema@.queen_bindings AS
+CREATE VIEW @extschema@.queen_bindings WITH (security_barrier) AS
 SELECT pattern, queue
-FROM queen_mq.binding;
+FROM queen_mq.binding
+WHERE ((SELECT queen_mq.sees(NULL, 'monitor')) OR queen_mq.sees(queue, 'monitor'));
 COMMENT ON VIEW @extschema@.queen_bindings IS 'Which queues get what is published on which topics';
 
+CREATE VIEW @extschema@.queen_grants WITH (security_barrier) AS
+SELECT r.rolname::text AS role,
+       g.privilege,
+       CASE WHEN g.privilege NOT IN ('read', 'write') THEN nullif(g.target, '') END AS queue,
+       CASE WHEN g.privilege IN ('read', 'write') THEN nullif(g.target, '') END AS namespace
+FROM queen_mq.grants g
+JOIN pg_roles r ON r.oid = g.role_oid
+WHERE g.installation = (SELECT id FROM queen_mq.installation)
+  AND ((SELECT queen_mq.sees(NULL, 'owner')) OR pg_has_role(g.role_oid, 'USAGE'));
+COMMENT ON VIEW @extschema@.queen_grants IS
+    'Which role has which privilege, on which queue or namespace; NULL: on all of them';
+
 SET LOCAL search_path TO @extschema@, pg_temp;
+
+-- What roles may call and read so far, they may call and read on all queues, and on all namespaces.
+-- A bundle could do everything. (The sweep, and what grants, are for the owner alone.)
+INSERT INTO queen_mq.grants (role_name, privilege)
+SELECT DISTINCT pg_catalog.pg_get_userbyid(a.grantee)::pg_catalog.text, n.privilege
+FROM (VALUES
+    ('queen_push', 'push'), ('queen_push_batch', 'push'), ('queen_push_items', 'push'),
+    ('queen_schedule', 'push'), ('queen_cancel', 'push'), ('queen_tx_commit', 'push'),
+    ('queen_pop', 'pop'), ('queen_wait', 'pop'), ('queen_ack', 'pop'), ('queen_settle', 'pop'),
+    ('queen_extend', 'pop'), ('queen_subscribe', 'pop'), ('queen_tx_commit', 'pop'),
+    ('queen_messages', 'pop'), ('queen_dead_letters', 'pop'), ('queen_timers', 'pop'),
+    ('queen_configure', 'manage'), ('queen_delete_queue', 'manage'), ('queen_purge', 'manage'),
+    ('queen_unsubscribe', 'manage'), ('queen_seek', 'manage'),
+    ('queen_dead_letter_replay', 'manage'), ('queen_dead_letter_purge', 'manage'),
+    ('queen_metrics', 'monitor'), ('queen_prometheus', 'monitor'), ('queen_queues', 'monitor'),
+    ('queen_groups', 'monitor'), ('queen_leases', 'monitor'),
+    ('queen_kv_get', 'read'), ('queen_kv_get_many', 'read'), ('queen_kv_list', 'read'),
+    ('queen_tx_commit', 'read'), ('queen_kv_put', 'write'), ('queen_kv_put_if_absent', 'write'),
+    ('queen_kv_delete', 'write'), ('queen_kv_incr', 'write'), ('queen_kv_check', 'write'),
+    ('queen_tx_commit', 'write')) AS n(name, privilege)
+CROSS JOIN pg_catalog.pg_extension e
+JOIN pg_catalog.pg_depend d
+    ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+   AND d.refobjid OPERATOR(pg_catalog.=) e.oid AND d.deptype OPERATOR(pg_catalog.=) 'e'
+LEFT JOIN pg_catalog.pg_proc p
+    ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+   AND p.oid OPERATOR(pg_catalog.=) d.objid
+LEFT JOIN pg_catalog.pg_class c
+    ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
+   AND c.oid OPERATOR(pg_catalog.=) d.objid
+CROSS JOIN LATERAL pg_catalog.aclexplode(COALESCE(p.proacl, c.relacl)) a
+WHERE e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+  AND COALESCE(p.proname, c.relname)::pg_catalog.text OPERATOR(pg_catalog.=) n.name
+  AND a.privilege_type OPERATOR(pg_catalog.=) ANY (ARRAY['EXECUTE', 'SELECT'])
+  AND a.grantee OPERATOR(pg_catalog.<>) ALL (
+      ARRAY[0::pg_catalog.oid, e.extowner, COALESCE(p.proowner, c.relowner)]);
+-- The views ask this function with the rights of their reader.
+SELECT queen_mq.change_acl(r.role_oid, ARRAY['sees'], ARRAY['queen_grants'], true)
+FROM (SELECT DISTINCT g.role_oid FROM queen_mq.grants g) AS r;
 
 -- The end of every script of the extension: of the install script and of every upgrade script. It
 -- gives all objects of the extension to the role that created the extension, and takes from PUBLIC

@@ -41,6 +41,8 @@ pgrx::extension_sql_file!(
     name = "views",
     requires = [
         "tables",
+        "rights",
+        api::rights::queen_mq::sees,
         api::watch::queen_mq::group_figures,
         api::watch::queen_mq::queue_figures,
         api::watch::queen_mq::live_leases
@@ -79,6 +81,11 @@ pgrx::extension_sql_file!(
         api::sweep::queen_worker_start,
         "queen_wait",
         api::bundle::queen_tx_commit,
+        api::rights::queen_grant,
+        api::rights::queen_revoke,
+        api::rights::queen_grant_kv,
+        api::rights::queen_revoke_kv,
+        api::rights::queen_mq::sees,
         api::watch::queen_mq::group_figures,
         api::watch::queen_mq::queue_figures,
         api::watch::queen_mq::live_leases,
@@ -95,7 +102,7 @@ pgrx::extension_sql_file!(
     name = "compression",
     requires = ["tables", "marker"]
 );
-pgrx::extension_sql_file!("../sql/owner.sql", name = "owner", requires = ["tables"]);
+pgrx::extension_sql_file!("../sql/owner.sql", name = "owner", requires = ["rights"]);
 pgrx::extension_sql_file!("../sql/grants.sql", name = "grants", finalize);
 
 /// What `cargo pgrx test` asks of a crate.

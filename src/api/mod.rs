@@ -10,6 +10,7 @@ mod kv;
 pub mod pop;
 pub mod push;
 pub mod queue;
+pub mod rights;
 pub mod settle;
 mod signatures;
 pub mod sweep;

@@ -3,18 +3,40 @@
 
 use pgrx::datum::{Interval, TimestampWithTimeZone, Uuid};
 use pgrx::prelude::*;
+use queen_engine::rights::Privilege;
 
 use super::call::Call;
+use crate::broker::rights;
 use crate::broker::stats::figures::{self, Figures};
 use crate::broker::stats::metrics::{self, Metric};
+use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::result_rows::TableIterator;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::locks;
 use crate::worker;
 
+/// The figures of the queues that the calling role may see.
 fn all_figures(call: &Call) -> Figures {
-    call.answer(|| call.read(|| ActiveSnapshot::of_statement(Figures::take)))
+    call.answer(|| {
+        call.read(|| {
+            let rights = rights::require_some(Privilege::Monitor)?;
+            ActiveSnapshot::of_statement(|under| Figures::take(&rights, under))
+        })
+    })
+}
+
+/// What `find` finds about the queue, if the calling role may see it: the functions behind the
+/// views tell no more than the views do.
+fn figures_of<T: Default>(
+    call: &Call,
+    queue: &str,
+    find: impl FnOnce(&ActiveSnapshot) -> Result<T>,
+) -> Result<T> {
+    call.read(|| match rights::may(Privilege::Monitor, queue)? {
+        true => ActiveSnapshot::of_statement(find),
+        false => Ok(T::default()),
+    })
 }
 
 fn age(of: Option<Moment>, now: Moment) -> Option<Interval> {
@@ -47,8 +69,7 @@ pub mod queen_mq {
     > {
         let found = call.answer(|| {
             let (queue, group) = (queue.unwrap_or_default(), consumer_group.unwrap_or_default());
-            let find = |under: &_| figures::group_named(queue, group, under);
-            call.read(|| ActiveSnapshot::of_statement(find))
+            figures_of(&call, queue, |under| figures::group_named(queue, group, under))
         });
         let now = clock::now();
         TableIterator::new(found.into_iter().map(move |group| {
@@ -79,8 +100,8 @@ pub mod queen_mq {
         ),
     > {
         let found = call.answer(|| {
-            let find = |under: &_| figures::queue_named(queue.unwrap_or_default(), under);
-            call.read(|| ActiveSnapshot::of_statement(find))
+            let queue = queue.unwrap_or_default();
+            figures_of(&call, queue, |under| figures::queue_named(queue, under))
         });
         let now = clock::now();
         TableIterator::new(found.into_iter().map(move |queue| {
@@ -108,8 +129,7 @@ pub mod queen_mq {
     > {
         let found = call.answer(|| {
             let (queue, group) = (queue.unwrap_or_default(), consumer_group.unwrap_or_default());
-            let find = |under: &_| figures::leases_of(queue, group, under);
-            call.read(|| ActiveSnapshot::of_statement(find))
+            figures_of(&call, queue, |under| figures::leases_of(queue, group, under))
         });
         TableIterator::new(found.into_iter().map(|lease| {
             (
@@ -145,8 +165,8 @@ fn all_metrics(call: &Call, now: Moment) -> Vec<Metric> {
     all
 }
 
-/// Figures of every queue and group, one row for each: `labels` says of which, `kind` is 'gauge' or
-/// 'counter'. The cost grows with the number of partitions that groups have read, and with what
+/// Figures of each queue that the caller may see, and of its groups: `labels` says of which, `kind`
+/// is 'gauge' or 'counter'. The cost grows with the number of partitions that groups have read, and with what
 /// has arrived since it was last counted.
 #[pg_extern]
 fn queen_metrics(

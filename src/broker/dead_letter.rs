@@ -5,10 +5,11 @@
 //! transaction. How a letter comes to be is [`crate::broker::settle`]'s.
 
 use queen_engine::message::MessageId;
+use queen_engine::rights::Privilege;
 
 use crate::broker::group::no_such_group;
 use crate::broker::hold::share_queue_and_group;
-use crate::broker::lookup;
+use crate::broker::{lookup, rights};
 use crate::error::{Code, Error, Result};
 use crate::pg::clock::{self, Moment};
 use crate::store::dead_letter::{self, Letter, LetterFilter};
@@ -25,6 +26,11 @@ use crate::wait::waiters::{self, PartitionHash, Topic};
 /// Shares the locks under which the group stays as it is, after it has deleted the letter's row.
 pub fn replay(id: i64) -> Result<(MessageId, String)> {
     let letter = dead_letter::take(id).ok_or_else(|| no_such_letter(id))?;
+    if !rights::may(Privilege::Manage, &letter.queue)? {
+        // Ids are easy to guess, and the name of the queue is not for each role to know.
+        let what = format!("dead letter {id}");
+        return Err(rights::refusal_of_unnamed(Privilege::Manage, &what));
+    }
     let (queue, group) = share_queue_and_group(&letter.queue, &letter.group, true)?;
     let queue = queue.ok_or_else(|| Error::no_such_queue(&letter.queue))?;
     let group = group.ok_or_else(|| no_such_group(&letter.queue, &letter.group))?;
@@ -44,6 +50,7 @@ pub fn replay_all(
 ) -> Result<i64> {
     let mut ids = Vec::new();
     enter(&mut || {
+        rights::require(Privilege::Manage, filter.queue)?;
         let name = filter.group.unwrap_or(QUEUE_MODE);
         let (queue, group) = lookup::queue_and_group(filter.queue, name)?;
         queue.ok_or_else(|| Error::no_such_queue(filter.queue))?;
@@ -106,6 +113,7 @@ fn no_such_letter(id: i64) -> Error {
 
 /// Delete dead letters of the queue: of one group or of all (None), of any age (None) or those that
 /// failed before a moment. Returns how many. Waits for transactions that delete one of them.
-pub fn purge(queue: &str, group: Option<&str>, before: Option<Moment>) -> i64 {
-    dead_letter::purge(queue, group, before)
+pub fn purge(queue: &str, group: Option<&str>, before: Option<Moment>) -> Result<i64> {
+    rights::require(Privilege::Manage, queue)?;
+    Ok(dead_letter::purge(queue, group, before))
 }

@@ -1,5 +1,7 @@
 //! What a call looks up before it can begin: a queue, a queue and a group, what a pop or a
-//! settlement needs. Sessions remember queues and groups, so most calls read no row for them.
+//! settlement needs. Sessions remember queues and groups, so most calls read no row for them. Before
+//! it looks, a call asks for the privilege that it needs ([`crate::broker::rights`]): with the
+//! look-ups [`for_pop`] and [`for_settle`], or where it begins.
 //!
 //! A look-up takes no lock, but for those that say so, and but for the first one after a restore
 //! ([`crate::broker::restore`]).
@@ -10,8 +12,9 @@ use queen_engine::cursor::Start;
 use queen_engine::discovery::Discovery;
 use queen_engine::lease::LeaseId;
 use queen_engine::receipt::Receipt;
+use queen_engine::rights::Privilege;
 
-use crate::broker::restore;
+use crate::broker::{restore, rights};
 use crate::error::Result;
 use crate::pg::changes;
 use crate::pg::clock::{self, Moment};
@@ -151,8 +154,9 @@ pub fn next_timer(queue: &Queue, under: &ActiveSnapshot) -> Option<Moment> {
     timer::next(queue.id, tally::timers_from(queue, clock::now(), under), under)
 }
 
-/// Look up what a pop goes by.
+/// Look up what a pop goes by, for a caller that may pop from the queue (42501).
 pub fn for_pop(queue: &str, group: &str) -> Result<ForPop> {
+    rights::require(Privilege::Pop, queue)?;
     let (mut queue, group) = queue_and_group(queue, group)?;
     ActiveSnapshot::new_snapshot(|under| {
         let discovery = match &group {
@@ -173,6 +177,8 @@ pub fn for_pop(queue: &str, group: &str) -> Result<ForPop> {
 pub struct ForSettle {
     /// None: the group has been removed, and its leases with it; or the queue has.
     pub queue: Option<Queue>,
+    /// None: the group has been removed.
+    pub queue_name: Option<String>,
     pub identity: Identity,
     pub located: Vec<Located>,
     /// Claims of the lease that are gone, each with the receipt that the lease has left.
@@ -196,7 +202,8 @@ pub fn lock_leased(cursors: &[u64]) -> Result<Vec<LockedCursor>> {
 }
 
 /// Lock the cursors and claims that the lease covers, which are given ascending by id, and read
-/// their states after that. Waits for the transactions that hold them.
+/// their states after that. Waits for the transactions that hold them. It is the caller who finds
+/// out whether there is such a lease: whether a role may use it is asked after that.
 pub fn for_settle(lease: LeaseId, covered: &[Covered]) -> Result<ForSettle> {
     let ids: Vec<u64> = covered.iter().map(|covered| covered.id).collect();
     let locked = lock_leased(&ids)?;
@@ -209,13 +216,14 @@ pub fn for_settle(lease: LeaseId, covered: &[Covered]) -> Result<ForSettle> {
     let group = locked.first().map(|locked| locked.group);
     let group = group.or_else(|| gone.first().map(|(located, _)| located.group));
     let names = group.map(group::names_of).transpose()?.flatten();
-    let found = names.map(|(queue, group)| queue_and_group(&queue, &group)).transpose()?;
+    let found = names.as_ref().map(|(queue, group)| queue_and_group(queue, group)).transpose()?;
     let queue = found.and_then(|(queue, _)| queue);
+    let queue_name = names.map(|(queue, _)| queue);
     ActiveSnapshot::new_snapshot(|under| {
         let identity = identity_of(queue.as_ref())?;
         // A cursor or claim with a lease has a state, so the start of the group does not matter.
         let start = Start::default();
         let located = cursor_or_claim::locate(locked, |_| &start, under)?;
-        Ok(ForSettle { queue, identity, located, gone })
+        Ok(ForSettle { queue, queue_name, identity, located, gone })
     })
 }

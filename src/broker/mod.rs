@@ -14,6 +14,7 @@ pub mod purge;
 pub mod push;
 pub mod queue;
 pub mod restore;
+pub mod rights;
 pub mod settle;
 pub mod stats;
 pub mod timer;

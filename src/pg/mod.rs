@@ -37,6 +37,7 @@ pub mod random;
 pub mod relation;
 pub mod result_context;
 pub mod result_rows;
+pub mod roles;
 pub mod row_cache;
 mod row_lock;
 pub mod scan;

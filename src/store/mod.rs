@@ -8,6 +8,7 @@ pub mod cursor;
 pub mod cursor_or_claim;
 pub mod dead_letter;
 pub mod discovery;
+pub mod grants;
 pub mod group;
 pub mod group_options;
 pub mod group_pages;

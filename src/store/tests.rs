@@ -36,10 +36,11 @@ static INDEXES: [&Index; 21] = [
 ];
 
 /// Indexes that only statements use: the planner chooses them.
-const OF_STATEMENTS: [&str; 11] = [
+const OF_STATEMENTS: [&str; 12] = [
     "binding_once",
     "dead_letter_of_group",
     "dead_letter_pkey",
+    "grants_once",
     "lease_set_pkey",
     "marker_pkey",
     "queue_pkey",

@@ -28,6 +28,8 @@
 //! - A **schedule** says when the occurrences of a recurring message are ([`schedule`]).
 //! - A **topic** says what a message is about; **bindings** say which queues get it ([`topic`]).
 //! - A **marker** is a value under a name, with an expiry. It belongs to no queue ([`kv`]).
+//! - A **privilege** is what a role may do with a queue, or with the markers of a namespace
+//!   ([`rights`]).
 //!
 //! Cursors, receipts, discoveries and tallies are stored as bytes ([`codec`]).
 
@@ -43,6 +45,7 @@ pub mod message;
 pub mod names;
 pub mod pop;
 pub mod receipt;
+pub mod rights;
 pub mod schedule;
 pub mod settle;
 pub mod tally;

@@ -53,11 +53,12 @@ pub(super) struct HeldCursor {
 /// without order a lease covers a claim for each message: if `items` name nothing but messages,
 /// only the claims of those are locked.
 ///
-/// Error QN003 where nothing is known of the lease; QN002 where its group has been removed while it
-/// held something.
+/// Error QN003 where nothing is known of the lease; 42501 where the caller may not pop from its
+/// queue; QN002 where its group has been removed while it held something.
 pub(super) fn lock(lease: LeaseId, items: &[SettleItem]) -> Result<LockedLease> {
     let (named, unlocked) = to_lock(covered_by(lease)?, items);
-    let ForSettle { queue, identity, located, gone } = lookup::for_settle(lease, &named)?;
+    let found = lookup::for_settle(lease, &named)?;
+    let ForSettle { queue, queue_name, identity, located, gone } = found;
     let mut held = Vec::with_capacity(named.len());
     held.extend(
         gone.into_iter().map(|(located, receipt)| HeldCursor { located, receipt: Some(receipt) }),
@@ -70,6 +71,10 @@ pub(super) fn lock(lease: LeaseId, items: &[SettleItem]) -> Result<LockedLease> 
     let now = clock::now();
     if held.is_empty() {
         return Err(explain(lease, &Refusal::Unknown, now));
+    }
+    // Not before: who guesses the number of a cursor is not told of which queue it is.
+    if let Some(name) = &queue_name {
+        rights::require(Privilege::Pop, name)?;
     }
     if queue.is_none() && held.iter().any(HeldCursor::has_lost_something) {
         return Err(explain(lease, &Refusal::Superseded { holder: None }, now));

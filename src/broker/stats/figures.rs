@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use queen_engine::lease::LeaseId;
+use queen_engine::rights::{Privilege, Rights};
 
 use super::memory::{self, GroupSums, StatsMemory};
 use crate::broker::lookup;
@@ -73,12 +74,16 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Those of all queues and groups.
-    pub fn take(under: &ActiveSnapshot) -> Result<Self> {
+    /// Those of all queues that `rights` let a role see, and of their groups.
+    pub fn take(rights: &Rights, under: &ActiveSnapshot) -> Result<Self> {
+        let is_seen = |queue: &str| rights.allow(Privilege::Monitor, queue);
         memory::look(under, |memory| {
             let mut figures = Self::default();
             let mut known = HashSet::new();
             for queue in lookup::all_queues(under)? {
+                if !is_seen(&queue.name) {
+                    continue;
+                }
                 for group in group::of_queue_named(&queue.name, under)? {
                     figures.groups.push(of_group(memory, &queue, &group, under)?);
                 }
@@ -87,7 +92,7 @@ impl Figures {
             }
             // Groups whose queue does not exist yet.
             for (queue, group) in group::all(under)? {
-                if !known.contains(&queue) {
+                if is_seen(&queue) && !known.contains(&queue) {
                     figures.groups.push(GroupFigures::idle(queue, group.name, under));
                 }
             }
