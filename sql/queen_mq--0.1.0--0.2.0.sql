@@ -351,9 +351,9 @@ SELECT id AS dead_letter_id,
 FROM queen_mq.dead_letter
 WHERE ((SELECT queen_mq.sees(NULL, 'pop')) OR queen_mq.sees(queue, 'pop'));
 
-CREATE OR REPLACE VIEW @extschema@.queen_groups WITH (security_barrier) AS
-SELECT g.queue,
-       nullif(g.name, '') AS consumer_group,
+CREATE OR REPLACE VIEW @extschema@.queen_groups AS
+SELECT CASE WHEN f.pending IS NOT NULL THEN g.queue END AS queue,
+       CASE WHEN f.pending IS NOT NULL THEN nullif(g.name, '') END AS consumer_group,
        f.pending,
        f.in_flight,
        f.retrying,
@@ -362,11 +362,11 @@ SELECT g.queue,
        f.last_pop_at
 FROM queen_mq.consumer_group g
 CROSS JOIN LATERAL queen_mq.group_figures(g.queue, g.name) f
-WHERE ((SELECT queen_mq.sees(NULL, 'monitor')) OR queen_mq.sees(g.queue, 'monitor'));
+WHERE CASE WHEN f.pending IS NOT NULL THEN g.queue END = g.queue;
 
-CREATE OR REPLACE VIEW @extschema@.queen_queues WITH (security_barrier) AS
-SELECT q.name AS queue,
-       jsonb_build_object(
+CREATE OR REPLACE VIEW @extschema@.queen_queues AS
+SELECT CASE WHEN f.depth IS NOT NULL THEN q.name END AS queue,
+       CASE WHEN f.depth IS NOT NULL THEN jsonb_build_object(
            'lease_time', coalesce(q.lease_time, interval '60 seconds'),
            'retry_limit', coalesce(q.retry_limit, 3),
            'retry_delay', coalesce(q.retry_delay, interval '0'),
@@ -379,7 +379,7 @@ SELECT q.name AS queue,
            'retention', q.retention,
            'completed_retention', coalesce(q.completed_retention, interval '1 day'),
            'max_depth', q.max_depth,
-           'ordering', coalesce(q.ordering, 'partition')) AS options,
+           'ordering', coalesce(q.ordering, 'partition')) END AS options,
        f.depth,
        f.bytes,
        f.oldest_age,
@@ -387,11 +387,11 @@ SELECT q.name AS queue,
        f.groups
 FROM queen_mq.queue q
 CROSS JOIN LATERAL queen_mq.queue_figures(q.name) f
-WHERE ((SELECT queen_mq.sees(NULL, 'monitor')) OR queen_mq.sees(q.name, 'monitor'));
+WHERE CASE WHEN f.depth IS NOT NULL THEN q.name END = q.name;
 
-CREATE OR REPLACE VIEW @extschema@.queen_leases WITH (security_barrier) AS
-SELECT g.queue,
-       nullif(g.name, '') AS consumer_group,
+CREATE OR REPLACE VIEW @extschema@.queen_leases AS
+SELECT CASE WHEN f.lease_id IS NOT NULL THEN g.queue END AS queue,
+       CASE WHEN f.lease_id IS NOT NULL THEN nullif(g.name, '') END AS consumer_group,
        f.partition,
        f.lease_id,
        f.expires_at,
@@ -399,7 +399,7 @@ SELECT g.queue,
        f.delivery_attempt
 FROM queen_mq.consumer_group g
 CROSS JOIN LATERAL queen_mq.live_leases(g.queue, g.name) f
-WHERE ((SELECT queen_mq.sees(NULL, 'monitor')) OR queen_mq.sees(g.queue, 'monitor'));
+WHERE CASE WHEN f.lease_id IS NOT NULL THEN g.queue END = g.queue;
 
 CREATE OR REPLACE VIEW @extschema@.queen_timers WITH (security_barrier) AS
 SELECT q.name AS queue,

@@ -1,9 +1,9 @@
 -- The views for users. In all of them, consumer_group is NULL for queue mode.
 --
 -- Each shows the rows of those queues on which its reader has a privilege: monitor, or, where it
--- shows payloads, pop. A view that is a security_barrier is asked that before any condition of the
--- reader's that could tell what it was shown. Whether the reader may see all queues is asked once
--- for each statement.
+-- shows payloads, pop. In a view that is a security_barrier, that is asked before any condition of
+-- the reader's is evaluated, if such a condition could tell what it was shown. Whether the reader
+-- may see all queues is asked once for each statement.
 
 -- With this search_path, operators and functions in the views are those of PostgreSQL, even if the
 -- schema of the extension has others of these names.
@@ -42,16 +42,22 @@ FROM queen_mq.dead_letter
 WHERE ((SELECT queen_mq.sees(NULL, 'pop')) OR queen_mq.sees(queue, 'pop'));
 COMMENT ON VIEW @extschema@.queen_dead_letters IS 'Messages that a consumer group has given up, with their payload';
 
--- The functions below are called for each queue, or each group, that the query asks for: conditions
--- on these columns are conditions on the tables. The functions are declared as costly, so that the
--- planner joins other tables first, and calls them for what is left.
+-- The functions below are called for each queue, or each group, that the query asks for. The
+-- functions are declared as costly, so that the planner joins other tables first, and calls them for
+-- what is left.
+--
+-- They return no row for a queue that the reader may not see. All columns need a row of theirs, so no
+-- condition of the reader's is evaluated on anything else: hence the CASE expressions, whose
+-- conditions are always true. Each view says that its column queue is the one of the table. So an
+-- equality of the reader's on queue, with a value or in a join, is one on the table, which PostgreSQL
+-- evaluates first. (In a security_barrier, a join would not be.)
 ALTER FUNCTION queen_mq.group_figures(text, text) COST 10000 ROWS 1;
 ALTER FUNCTION queen_mq.queue_figures(text) COST 10000 ROWS 1;
 ALTER FUNCTION queen_mq.live_leases(text, text) COST 10000 ROWS 10;
 
-CREATE VIEW @extschema@.queen_groups WITH (security_barrier) AS
-SELECT g.queue,
-       nullif(g.name, '') AS consumer_group,
+CREATE VIEW @extschema@.queen_groups AS
+SELECT CASE WHEN f.pending IS NOT NULL THEN g.queue END AS queue,
+       CASE WHEN f.pending IS NOT NULL THEN nullif(g.name, '') END AS consumer_group,
        f.pending,
        f.in_flight,
        f.retrying,
@@ -60,12 +66,12 @@ SELECT g.queue,
        f.last_pop_at
 FROM queen_mq.consumer_group g
 CROSS JOIN LATERAL queen_mq.group_figures(g.queue, g.name) f
-WHERE ((SELECT queen_mq.sees(NULL, 'monitor')) OR queen_mq.sees(g.queue, 'monitor'));
+WHERE CASE WHEN f.pending IS NOT NULL THEN g.queue END = g.queue;
 COMMENT ON VIEW @extschema@.queen_groups IS 'Consumer groups: how many messages are pending, in flight, waiting for a retry, or dead letters';
 
-CREATE VIEW @extschema@.queen_queues WITH (security_barrier) AS
-SELECT q.name AS queue,
-       jsonb_build_object(
+CREATE VIEW @extschema@.queen_queues AS
+SELECT CASE WHEN f.depth IS NOT NULL THEN q.name END AS queue,
+       CASE WHEN f.depth IS NOT NULL THEN jsonb_build_object(
            'lease_time', coalesce(q.lease_time, interval '60 seconds'),
            'retry_limit', coalesce(q.retry_limit, 3),
            'retry_delay', coalesce(q.retry_delay, interval '0'),
@@ -78,7 +84,7 @@ SELECT q.name AS queue,
            'retention', q.retention,
            'completed_retention', coalesce(q.completed_retention, interval '1 day'),
            'max_depth', q.max_depth,
-           'ordering', coalesce(q.ordering, 'partition')) AS options,
+           'ordering', coalesce(q.ordering, 'partition')) END AS options,
        f.depth,
        f.bytes,
        f.oldest_age,
@@ -86,12 +92,12 @@ SELECT q.name AS queue,
        f.groups
 FROM queen_mq.queue q
 CROSS JOIN LATERAL queen_mq.queue_figures(q.name) f
-WHERE ((SELECT queen_mq.sees(NULL, 'monitor')) OR queen_mq.sees(q.name, 'monitor'));
+WHERE CASE WHEN f.depth IS NOT NULL THEN q.name END = q.name;
 COMMENT ON VIEW @extschema@.queen_queues IS 'Queues: the options in effect, how many messages wait, and what the log holds';
 
-CREATE VIEW @extschema@.queen_leases WITH (security_barrier) AS
-SELECT g.queue,
-       nullif(g.name, '') AS consumer_group,
+CREATE VIEW @extschema@.queen_leases AS
+SELECT CASE WHEN f.lease_id IS NOT NULL THEN g.queue END AS queue,
+       CASE WHEN f.lease_id IS NOT NULL THEN nullif(g.name, '') END AS consumer_group,
        f.partition,
        f.lease_id,
        f.expires_at,
@@ -99,7 +105,7 @@ SELECT g.queue,
        f.delivery_attempt
 FROM queen_mq.consumer_group g
 CROSS JOIN LATERAL queen_mq.live_leases(g.queue, g.name) f
-WHERE ((SELECT queen_mq.sees(NULL, 'monitor')) OR queen_mq.sees(g.queue, 'monitor'));
+WHERE CASE WHEN f.lease_id IS NOT NULL THEN g.queue END = g.queue;
 COMMENT ON VIEW @extschema@.queen_leases IS 'Live leases, a row for each leased partition';
 
 CREATE VIEW @extschema@.queen_timers WITH (security_barrier) AS
