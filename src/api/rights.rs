@@ -16,10 +16,10 @@ use crate::store::grants::Callables;
 extension_sql_file!("../../sql/rights.sql", name = "rights", requires = ["tables"]);
 
 /// Grant `role` a privilege on `queue`, which need not exist, or on all queues, also later ones
-/// (NULL): `push` (push, schedule, publish), `pop` (pop, settle, extend, wait, register groups, read
-/// payloads), `manage` (configure, purge, delete, seek, replay and the like) or `monitor` (views
-/// without payloads, metrics). Members of the role have it as well. Also grants EXECUTE on the
-/// functions and SELECT on the views that the privilege needs. Returns false if it was granted
+/// (NULL): `push` (push, schedule, publish), `pop` (pop, settle, extend, wait, register groups,
+/// read payloads), `manage` (configure, purge, delete, seek, replay and the like) or `monitor`
+/// (views without payloads, metrics). Members of the role have it as well. Also grants EXECUTE on
+/// the functions and SELECT on the views that the privilege needs. Returns false if it was granted
 /// before.
 ///
 /// Errors: 42501 unless the caller is the owner of the extension, a member of that role or a

@@ -20,10 +20,55 @@ pub struct Signature {
     pub name: &'static str,
     pub arguments: &'static [Oid],
     pub result: &'static [Oid],
+    /// The privileges that need it: `queen_grant` of one of them lets a role call it. What a call
+    /// is about decides which one it asks for, in [`crate::broker::rights`]. A new function gets
+    /// its privilege here, and its place in the table of docs/reference/rights.md.
+    pub needs: Needs,
 }
 
-const fn of(name: &'static str, arguments: &'static [Oid], result: &'static [Oid]) -> Signature {
-    Signature { name, arguments, result }
+/// Privileges of which each is enough to call a function or to read a view.
+type Needs = &'static [Privilege];
+
+const PUSH: Needs = &[Privilege::Push];
+const POP: Needs = &[Privilege::Pop];
+const MANAGE: Needs = &[Privilege::Manage];
+const MONITOR: Needs = &[Privilege::Monitor];
+const READ: Needs = &[Privilege::Read];
+const WRITE: Needs = &[Privilege::Write];
+/// Each operation of a bundle asks for the privilege that it would ask for by itself.
+const EACH_OPERATION: Needs = &[Privilege::Push, Privilege::Pop, Privilege::Read, Privilege::Write];
+const EACH: Needs = &[
+    Privilege::Push,
+    Privilege::Pop,
+    Privilege::Manage,
+    Privilege::Monitor,
+    Privilege::Read,
+    Privilege::Write,
+];
+/// No privilege is enough: the owner of the extension calls it.
+const OWNER_ALONE: Needs = &[];
+
+/// The views, and the privileges that let a role read one. It shows the rows of those queues on
+/// which its reader has the privilege. Views with payloads need the one to pop.
+pub static VIEWS: &[(&str, Needs)] = &[
+    ("queen_bindings", MONITOR),
+    ("queen_dead_letters", POP),
+    ("queen_grants", EACH),
+    ("queen_groups", MONITOR),
+    ("queen_leases", MONITOR),
+    ("queen_messages", POP),
+    ("queen_queues", MONITOR),
+    ("queen_schedules", POP),
+    ("queen_timers", POP),
+];
+
+const fn of(
+    name: &'static str,
+    arguments: &'static [Oid],
+    result: &'static [Oid],
+    needs: Needs,
+) -> Signature {
+    Signature { name, arguments, result, needs }
 }
 
 /// All functions, in the order of their names.

@@ -166,8 +166,10 @@ fn all_metrics(call: &Call, now: Moment) -> Vec<Metric> {
 }
 
 /// Figures of each queue that the caller may see, and of its groups: `labels` says of which, `kind`
-/// is 'gauge' or 'counter'. The cost grows with the number of partitions that groups have read, and with what
-/// has arrived since it was last counted.
+/// is 'gauge' or 'counter'. The cost grows with the number of partitions that groups have read, and
+/// with what has arrived since it was last counted.
+///
+/// Errors: 42501 if there is no queue on which the caller has the privilege.
 #[pg_extern]
 fn queen_metrics(
     call: Call,

@@ -17,8 +17,8 @@
 //! them with 40P01. Within each step, a bundle may wait for a transaction that has locked the row.
 //! Markers are read at the end, without a lock, and show what the bundle has written.
 //!
-//! Each operation asks for the privilege that it would ask for by itself. Where that is missing, the
-//! bundle is no answer but error 42501.
+//! Each operation asks for the privilege that it would ask for by itself. Where that is missing,
+//! the bundle is error 42501.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -25,6 +25,7 @@ use crate::wait::waiters::{self, PartitionHash, Topic};
 ///
 /// Shares the locks under which the group stays as it is, after it has deleted the letter's row.
 pub fn replay(id: i64) -> Result<(MessageId, String)> {
+    rights::require_some(Privilege::Manage)?;
     let letter = dead_letter::take(id).ok_or_else(|| no_such_letter(id))?;
     if !rights::may(Privilege::Manage, &letter.queue)? {
         // Ids are easy to guess, and the name of the queue is not for each role to know.

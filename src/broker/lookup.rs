@@ -1,7 +1,8 @@
 //! What a call looks up before it can begin: a queue, a queue and a group, what a pop or a
-//! settlement needs. Sessions remember queues and groups, so most calls read no row for them. Before
-//! it looks, a call asks for the privilege that it needs ([`crate::broker::rights`]): with the
-//! look-ups [`for_pop`] and [`for_settle`], or where it begins.
+//! settlement needs. Sessions remember queues and groups, so most calls read no row for them.
+//!
+//! Before it looks, a call asks for the privilege that it needs ([`crate::broker::rights`]):
+//! [`for_pop`] does so for its callers, others ask where they begin.
 //!
 //! A look-up takes no lock, but for those that say so, and but for the first one after a restore
 //! ([`crate::broker::restore`]).

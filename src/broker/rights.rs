@@ -3,8 +3,8 @@
 //!
 //! The role that counts is the one that has called (`guard::caller`): after SET ROLE that one, and
 //! in a SECURITY DEFINER function of an application the function's owner. It has what was granted
-//! to it and to the roles whose privileges it has as a member. The role that owns the extension, its
-//! members and superusers may do everything.
+//! to it and to the roles whose privileges it has as a member. The role that owns the extension,
+//! its members and superusers may do everything.
 //!
 //! **What it costs.** For the owner, a comparison of two numbers. For other roles, a look-up in the
 //! memory of the session, which has all that a role may do. The session hears of a grant, and of a
@@ -187,8 +187,8 @@ impl GrantRequest<'_> {
     }
 
     /// Take it back, with the right to call what nothing else needs that the role has been granted.
-    /// On all of them: also where it was granted by a name. False if it was not granted. Waits for a
-    /// transaction that changes grants.
+    /// On all of them: also where it was granted by a name. False if it was not granted. Waits for
+    /// a transaction that changes grants.
     pub fn revoke(&self, function: &str) -> Result<bool> {
         require_owner(function)?;
         let role = self.role()?;

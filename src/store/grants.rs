@@ -10,7 +10,7 @@ use queen_engine::rights::{Privilege, Rights};
 
 use super::identity;
 use crate::pg::catalogue;
-use crate::pg::columns::{Columns, arg};
+use crate::pg::columns::{Arg, Columns, arg};
 use crate::pg::relation;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::spi::Statement;
@@ -118,7 +118,7 @@ pub struct Callables {
 }
 
 impl Callables {
-    fn args(&self) -> [crate::pg::columns::Arg; 2] {
+    fn args(&self) -> [Arg; 2] {
         [arg(self.functions.clone()), arg(self.views.clone())]
     }
 }

@@ -11,11 +11,13 @@ use std::collections::{BTreeSet, HashSet};
 use queen_engine::lease::{Handle, LeaseId};
 use queen_engine::message::{MessageId, Span, Spans};
 use queen_engine::receipt::Receipt;
+use queen_engine::rights::Privilege;
 use queen_engine::settle::Refusal;
 
 use super::items::{SettleItem, SettleTarget};
 use super::refusal::explain;
 use crate::broker::lookup::{self, ForSettle};
+use crate::broker::rights;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::snapshot::ActiveSnapshot;
@@ -72,7 +74,7 @@ pub(super) fn lock(lease: LeaseId, items: &[SettleItem]) -> Result<LockedLease> 
     if held.is_empty() {
         return Err(explain(lease, &Refusal::Unknown, now));
     }
-    // Not before: who guesses the number of a cursor is not told of which queue it is.
+    // Not before: a role that guesses the number of a cursor is not told of which queue it is.
     if let Some(name) = &queue_name {
         rights::require(Privilege::Pop, name)?;
     }
