@@ -3,8 +3,9 @@
 //! `api::queue` calls these, and a push or a timer that needs a queue calls
 //! [`find_or_auto_create`]. Each asks for the caller's privilege first ([`crate::broker::rights`]).
 //! Then [`configure`] and [`delete`] lock the queue's row. Of two that change one queue, the second
-//! waits here for the first transaction to end, and has locked nothing else yet. The locks that follow (see [`crate::store::locks`]) are taken in attempts, as
-//! [`crate::broker::hold::attempts`] says, so that consumers go on while the call waits.
+//! waits here for the first transaction to end, and has locked nothing else yet. The locks that
+//! follow (see [`crate::store::locks`]) are taken in attempts, as [`crate::broker::hold::attempts`]
+//! says, so that consumers go on while the call waits.
 
 use queen_engine::rights::Privilege;
 

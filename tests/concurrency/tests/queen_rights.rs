@@ -168,9 +168,11 @@ async fn a_refusal_does_not_say_whether_the_queue_exists() -> Result<()> {
         .run(
             "SELECT queen_configure('here');
              SELECT queen_push('here', '1'); SELECT queen_subscribe('here', 'g', 'all');
-             SELECT queen_schedule('here', 'k', '1', delay => '1 h'); SELECT queen_bind('t', 'here');
+             SELECT queen_schedule('here', 'k', '1', delay => '1 h');
+             SELECT queen_bind('t', 'here');
              SELECT queen_kv_put('here', 'k', '1', forever => true);
-             SELECT queen_grant('app', p, 'mine') FROM unnest('{push,pop,manage,monitor}'::text[]) p;
+             SELECT queen_grant('app', p, 'mine')
+                 FROM unnest('{push,pop,manage,monitor}'::text[]) p;
              SELECT queen_grant_kv('app', p, 'mine') FROM unnest('{read,write}'::text[]) p",
         )
         .await?;
@@ -202,7 +204,8 @@ async fn a_refusal_does_not_say_whether_the_queue_exists() -> Result<()> {
         "queen_kv_put('{}', 'k', '1', forever => true)",
         "queen_kv_check('{}', 'k', 0)",
         "queen_tx_commit('[{\"type\": \"push\", \"queue\": \"{}\", \"payload\": 1}]')",
-        "queen_tx_commit(timers => '[{\"op\": \"cancel\", \"queue\": \"{}\", \"timerKey\": \"k\"}]')",
+        "queen_tx_commit(timers =>
+            '[{\"op\": \"cancel\", \"queue\": \"{}\", \"timerKey\": \"k\"}]')",
         "queen_tx_commit(kv => '[{\"op\": \"get\", \"ns\": \"{}\", \"key\": \"k\"}]')",
     ] {
         for auto_create in ["on", "off"] {
@@ -329,8 +332,8 @@ async fn views_and_metrics_show_what_their_reader_may_see() -> Result<()> {
                  SELECT queen_schedule('{queue}', 'k', '1', delay => '1 h');
                  SELECT queen_every('{queue}', 'l', '@daily', '1');
                  SELECT queen_push('{queue}', '3', 'dead');
-                 SELECT queen_ack((SELECT lease_id FROM queen_pop('{queue}', 'h', partition => 'dead',
-                     subscription_mode => 'all')), NULL, 'dead_letter')"
+                 SELECT queen_ack((SELECT lease_id FROM queen_pop('{queue}', 'h',
+                     partition => 'dead', subscription_mode => 'all')), NULL, 'dead_letter')"
             ))
             .await?;
     }

@@ -101,10 +101,10 @@ fn change(
     format!("SELECT queen_{verb}{kind}('{role}', '{privilege}'{on});")
 }
 
-/// Roles that may EXECUTE and SELECT everything. `plain` has been granted nothing. `other` gets what
-/// a call does not need on all there is, and what it needs on another queue. `this` gets what a call
-/// needs, on its queue. `everywhere` has all privileges on all queues, and `member` is a member of
-/// it. `outsider` may call a SECURITY DEFINER function of `everywhere`.
+/// Roles that may EXECUTE and SELECT everything. `plain` has been granted nothing. `other` gets
+/// what a call does not need on all there is, and what it needs on another queue. `this` gets what
+/// a call needs, on its queue. `everywhere` has all privileges on all queues, and `member` is a
+/// member of it. `outsider` may call a SECURITY DEFINER function of `everywhere`.
 const ROLES: &str = "
     CREATE ROLE plain LOGIN; CREATE ROLE other LOGIN; CREATE ROLE this LOGIN;
     CREATE ROLE everywhere LOGIN; CREATE ROLE member LOGIN IN ROLE everywhere;
@@ -287,7 +287,8 @@ async fn with_the_privilege_each_call_is_made_whichever_way_a_role_has_it() -> R
 const PUBLIC_NAMES: &str = "
     WITH members AS (
         SELECT d.classid, d.objid FROM pg_depend AS d JOIN pg_extension AS e ON e.oid = d.refobjid
-        WHERE d.refclassid = 'pg_extension'::regclass AND e.extname = 'queen_mq' AND d.deptype = 'e')
+        WHERE d.refclassid = 'pg_extension'::regclass AND e.extname = 'queen_mq'
+          AND d.deptype = 'e')
     SELECT p.proname::text, p.oid, true FROM pg_proc AS p JOIN members AS m ON m.objid = p.oid
     WHERE m.classid = 'pg_proc'::regclass AND p.pronamespace = 'public'::regnamespace
     UNION ALL

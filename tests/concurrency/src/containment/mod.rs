@@ -59,8 +59,8 @@ BEGIN
 END
 $$;";
 
-/// All rights that the extension can give to a role: those of PostgreSQL on its functions and views,
-/// each privilege, and, as a restored dump gives it to the former owner, that of its owner.
+/// All rights that the extension can give to a role: those of PostgreSQL on its functions and
+/// views, each privilege, and, as a restored dump gives it to the former owner, that of its owner.
 pub const GRANTS: &str = r"
 DO $$
 DECLARE o record;
