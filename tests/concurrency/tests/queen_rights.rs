@@ -17,33 +17,25 @@ struct Place {
     // Dropped before the database.
     admin: Session,
     db: TestDb,
-    cluster: Cluster,
+    _cluster: Cluster,
 }
 
 impl Place {
     async fn with_roles(roles: &[&str]) -> Result<Self> {
-        Self::with_settings(roles, "fsync = off").await
-    }
-
-    async fn with_settings(roles: &[&str], settings: &str) -> Result<Self> {
-        let cluster = Cluster::start_with(settings)?;
+        let cluster = Cluster::start_with("fsync = off")?;
         let db = TestDb::create(&cluster.config()).await?;
         let admin = db.session().await?;
         for role in roles {
             admin.run(&format!("CREATE ROLE {role} LOGIN")).await?;
         }
-        Ok(Self { admin, db, cluster })
+        Ok(Self { admin, db, _cluster: cluster })
     }
 
     async fn role(&self, name: &str) -> Result<Session> {
-        as_role(&self.db, name).await
+        let mut config = self.db.config().clone();
+        config.user(name);
+        Ok(Session::open(&config).await?)
     }
-}
-
-async fn as_role(db: &TestDb, name: &str) -> Result<Session> {
-    let mut config = db.config().clone();
-    config.user(name);
-    Ok(Session::open(&config).await?)
 }
 
 /// The message, DETAIL and HINT of a refusal.
@@ -65,7 +57,7 @@ async fn grants(session: &Session) -> Result<String, Error> {
 async fn other_sessions_notice_a_grant_and_a_revoke_at_once() -> Result<()> {
     let place = Place::with_roles(&["app"]).await?;
     let admin = &place.admin;
-    admin.run("SELECT queen_grant('app', 'push', 'elsewhere')").await?;
+    admin.run("SELECT queen_grant('app', 'push', 'elsewhere'), queen_push('q', '1')").await?;
     let [app, open, repeatable] =
         [place.role("app").await?, place.role("app").await?, place.role("app").await?];
     open.run("BEGIN; SELECT 1").await?;
