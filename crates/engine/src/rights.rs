@@ -71,12 +71,12 @@ pub const ALL_OF_THEM: &str = "";
 pub struct Rights {
     is_owner: bool,
     /// By the number of the privilege.
-    scopes: [Scope; Privilege::ALL.len()],
+    scopes: [GrantScope; Privilege::ALL.len()],
 }
 
 /// On what a role has a privilege.
 #[derive(Clone, Debug, Default)]
-struct Scope {
+struct GrantScope {
     is_on_all: bool,
     names: HashSet<Box<str>>,
 }
