@@ -198,7 +198,7 @@ test_example() {
 # Runs the SQL of each page, in order, in a new database. It must print what the page shows.
 test_docs() {
   local page name
-  for page in README.md docs/*.md docs/reference/*.md; do
+  for page in README.md docs/*.md docs/howto/*.md docs/reference/*.md; do
     name=$(basename "$page" .md)
     grep -q '^```sql$' "$page" || continue
     [[ " ${TESTS:-$name} " == *" $name "* ]] || continue

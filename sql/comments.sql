@@ -4,6 +4,10 @@ COMMENT ON FUNCTION queen_configure IS
     'Create a queue, or change its options (NULL keeps an option, unset sets it back to its default). Returns the options in effect.';
 COMMENT ON FUNCTION queen_delete_queue IS
     'Delete a queue with its messages, groups, leases, timers, bindings and dead letters. Returns the number of messages.';
+COMMENT ON FUNCTION queen_pause IS
+    'Let pops of a queue (consumer_group NULL), or of one of its groups, find nothing until queen_resume. Returns false if it is paused already.';
+COMMENT ON FUNCTION queen_resume IS
+    'Let pops of a queue (consumer_group NULL), or of one of its groups, find messages again. Returns false if it is not paused.';
 COMMENT ON FUNCTION queen_push IS
     'Append a message to a partition of a queue. A transaction_id that was pushed within the dedup_window is a duplicate, and nothing is stored.';
 COMMENT ON FUNCTION queen_push_batch IS
@@ -12,6 +16,8 @@ COMMENT ON FUNCTION queen_push_items IS
     'Append messages to several queues and partitions. items: [{"queue","payload","partition"?,"transactionId"?,"headers"?}]. Returns a row for each message.';
 COMMENT ON FUNCTION queen_pop IS
     'Get messages for a consumer group (NULL: queue mode), and hold them under a lease. Settle them with queen_ack or queen_settle.';
+COMMENT ON FUNCTION queen_pop_any IS
+    'Get messages, as queen_pop does, from the first of several queues that has some, and from that one alone.';
 COMMENT ON FUNCTION queen_ack IS
     'Settle messages of a lease (those named, or all that it still holds) as completed, failed, retry or dead_letter. If the lease is not valid any more, error QN001 to QN004.';
 COMMENT ON FUNCTION queen_settle IS
@@ -50,6 +56,8 @@ COMMENT ON FUNCTION @extschema@.queen_unbind(text, text) IS
     'Undo the binding of a queue to a pattern. Returns false if there is none.';
 COMMENT ON FUNCTION @extschema@.queen_publish(text, jsonb, text, text, jsonb) IS
     'Push a message to each queue that is bound to a topic. Returns a row for each queue.';
+COMMENT ON FUNCTION @extschema@.queen_message_status(text, text, text) IS
+    'What became of the message of a transaction_id, a row for each consumer group that it is for';
 COMMENT ON FUNCTION @extschema@.queen_metrics() IS
     'Figures of every queue and every consumer group, a row for each';
 COMMENT ON FUNCTION @extschema@.queen_prometheus() IS
@@ -60,9 +68,21 @@ COMMENT ON FUNCTION queen_mq.queue_figures IS
     'The rows of the view queen_queues';
 COMMENT ON FUNCTION queen_mq.live_leases IS
     'The rows of the view queen_leases';
+COMMENT ON FUNCTION queen_mq.blocked_partitions IS
+    'The rows of the view queen_blocked';
 COMMENT ON FUNCTION queen_mq.has_worker() IS
     'Whether a background worker serves this database, at all times or in turn with others. Sends a WARNING if none is free for it.';
 COMMENT ON FUNCTION @extschema@.queen_worker_start() IS
     'Start a background worker for this database. It runs until it is terminated, the extension is dropped, the database is not to be served any more, a command such as DROP DATABASE wants the database for itself, or the server stops. Returns false if one runs, or if none can be started.';
 COMMENT ON PROCEDURE @extschema@.queen_wait(text, text, interval, boolean) IS
     'Wait, outside of any transaction, until there is something for a consumer group to pop. Pops nothing.';
+COMMENT ON FUNCTION @extschema@.queen_grant(text, text, text) IS
+    'Grant a role the privilege push, pop, manage or monitor on a queue, or on all queues (NULL). Returns false if it was granted before.';
+COMMENT ON FUNCTION @extschema@.queen_revoke(text, text, text) IS
+    'Take a privilege on a queue from a role; NULL: on all queues, also on single ones. Returns false if it was not granted.';
+COMMENT ON FUNCTION @extschema@.queen_grant_kv(text, text, text) IS
+    'Grant a role the privilege read or write on a namespace of markers, or on all of them (NULL). Returns false if it was granted before.';
+COMMENT ON FUNCTION @extschema@.queen_revoke_kv(text, text, text) IS
+    'Take a privilege on a namespace of markers from a role; NULL: on all namespaces, also on single ones. Returns false if it was not granted.';
+COMMENT ON FUNCTION queen_mq.sees(text, text) IS
+    'Whether the calling role has a privilege on a queue, or on all queues (NULL). The views ask it.';

@@ -1,8 +1,8 @@
 -- A dump keeps granted rights, but not the owner of the extension. The role that restores the dump
 -- owns the extension there. So this table holds the owner's name, and pg_dump dumps it as data. When
--- the name is restored, a trigger grants the role of that name all that it could do as the owner.
--- From then on the role has these rights by grants, which dumps keep. So the trigger deletes the
--- role's name here.
+-- the name is restored, a trigger grants the role of that name all that it could do as the owner:
+-- the rights of PostgreSQL on all objects, and the privilege owner of the extension. From then on
+-- the role has these rights by grants, which dumps keep. So the trigger deletes the role's name here.
 
 CREATE TABLE queen_mq.owner (
     role_name text COLLATE "C" NOT NULL
@@ -43,6 +43,8 @@ BEGIN
             USING HINT = 'Grant rights on the functions and views of queen_mq to the role that takes its place.';
         RETURN NULL;
     END IF;
+    INSERT INTO queen_mq.grants (role_name, privilege) VALUES (NEW.role_name, 'owner')
+    ON CONFLICT ON CONSTRAINT grants_once DO NOTHING;
     EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA queen_mq TO %I WITH GRANT OPTION', NEW.role_name);
     FOR member IN
         SELECT CASE WHEN d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass

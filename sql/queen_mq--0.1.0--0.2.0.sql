@@ -33,6 +33,28 @@ ALTER TABLE queen_mq.consumer_group
     ADD COLUMN max_deliveries int,
     ADD COLUMN on_exhausted text;
 
+-- Options of a queue, and pauses.
+ALTER TABLE queen_mq.queue
+    ADD COLUMN delivery text,
+    ADD COLUMN notify boolean,
+    ADD COLUMN paused boolean NOT NULL DEFAULT false;
+ALTER TABLE queen_mq.consumer_group ADD COLUMN paused boolean NOT NULL DEFAULT false;
+-- Which message a replayed dead letter repeats.
+ALTER TABLE queen_mq.replay ADD COLUMN message_id bigint;
+
+-- Two views call functions that get another column. Until these are replaced, the views call nothing.
+SET LOCAL search_path TO pg_catalog, pg_temp;
+CREATE OR REPLACE VIEW @extschema@.queen_groups AS
+SELECT g.queue, nullif(g.name, '') AS consumer_group, NULL::bigint AS pending, NULL::bigint AS in_flight,
+       NULL::bigint AS retrying, NULL::bigint AS dead_letters, NULL::interval AS oldest_pending_age,
+       NULL::timestamptz AS last_pop_at
+FROM queen_mq.consumer_group g;
+CREATE OR REPLACE VIEW @extschema@.queen_queues AS
+SELECT q.name AS queue, NULL::jsonb AS options, NULL::bigint AS depth, NULL::bigint AS bytes,
+       NULL::interval AS oldest_age, NULL::bigint AS partitions, NULL::bigint AS groups
+FROM queen_mq.queue q;
+SET LOCAL search_path TO @extschema@, pg_temp;
+
 -- A function that gets another argument or column is another function. Those who may execute the old
 -- one may execute the new one.
 DO $$
@@ -61,7 +83,33 @@ BEGIN
           RETURNS TABLE (queue text, partition text, message_id bigint, transaction_id text, payload jsonb,
               headers jsonb, created_at timestamptz, consumer_group text, delivery_attempt int,
               lease_id uuid, lease_expires_at timestamptz, failures int)
-          LANGUAGE c AS ''MODULE_PATHNAME'', ''queen_pop_wrapper''')
+          LANGUAGE c AS ''MODULE_PATHNAME'', ''queen_pop_wrapper'''),
+        ('@extschema@.queen_configure(text, interval, int, interval, float8, interval, int, text, interval, interval,
+              interval, interval, bigint, text, text[], boolean)',
+         '@extschema@.queen_configure(text, interval, int, interval, float8, interval, int, text, interval, interval,
+              interval, interval, bigint, text, text, boolean, text[], boolean)',
+         'CREATE FUNCTION @extschema@.queen_configure(queue text, lease_time interval DEFAULT NULL,
+              retry_limit int DEFAULT NULL, retry_delay interval DEFAULT NULL, retry_backoff float8 DEFAULT NULL,
+              retry_delay_max interval DEFAULT NULL, max_deliveries int DEFAULT NULL,
+              on_exhausted text DEFAULT NULL, dedup_window interval DEFAULT NULL, delay interval DEFAULT NULL,
+              retention interval DEFAULT NULL, completed_retention interval DEFAULT NULL,
+              max_depth bigint DEFAULT NULL, ordering text DEFAULT NULL, delivery text DEFAULT NULL,
+              notify boolean DEFAULT NULL, unset text[] DEFAULT NULL, reset boolean DEFAULT false)
+          RETURNS TABLE (queue text, lease_time interval, retry_limit int, retry_delay interval,
+              retry_backoff float8, retry_delay_max interval, max_deliveries int, on_exhausted text,
+              dedup_window interval, delay interval, retention interval, completed_retention interval,
+              max_depth bigint, ordering text, delivery text, notify boolean, created_at timestamptz)
+          LANGUAGE c AS ''MODULE_PATHNAME'', ''queen_configure_wrapper'''),
+        ('queen_mq.group_figures(text, text)', 'queen_mq.group_figures(text, text)',
+         'CREATE FUNCTION queen_mq.group_figures(queue text, consumer_group text)
+          RETURNS TABLE (pending bigint, in_flight bigint, retrying bigint, dead_letters bigint,
+              oldest_pending_age interval, last_pop_at timestamptz, options jsonb)
+          LANGUAGE c AS ''MODULE_PATHNAME'', ''group_figures_wrapper'''),
+        ('queen_mq.queue_figures(text)', 'queen_mq.queue_figures(text)',
+         'CREATE FUNCTION queen_mq.queue_figures(queue text)
+          RETURNS TABLE (depth bigint, bytes bigint, oldest_age interval, partitions bigint,
+              groups bigint, options jsonb)
+          LANGUAGE c AS ''MODULE_PATHNAME'', ''queue_figures_wrapper''')
     ) AS f(old, new, definition) LOOP
         SELECT p.proacl INTO STRICT acl FROM pg_catalog.pg_proc p
         WHERE p.oid OPERATOR(pg_catalog.=) replaced.old::pg_catalog.regprocedure;
@@ -82,6 +130,15 @@ $$;
 COMMENT ON FUNCTION @extschema@.queen_purge(text, text) IS
     'Delete all messages of a queue, or of one partition, and return how many there were. Options, groups, timers and dead letters stay.';
 
+COMMENT ON FUNCTION @extschema@.queen_configure IS
+    'Create a queue, or change its options (NULL keeps an option, unset sets it back to its default). Returns the options in effect.';
+COMMENT ON FUNCTION queen_mq.group_figures IS
+    'The rows of the view queen_groups';
+COMMENT ON FUNCTION queen_mq.queue_figures IS
+    'The rows of the view queen_queues';
+ALTER FUNCTION queen_mq.group_figures(text, text) COST 10000 ROWS 1;
+ALTER FUNCTION queen_mq.queue_figures(text) COST 10000 ROWS 1;
+
 COMMENT ON FUNCTION @extschema@.queen_ack IS
     'Settle messages of a lease (those named, or all that it still holds) as completed, failed, retry or dead_letter. If the lease is not valid any more, error QN001 to QN004.';
 COMMENT ON FUNCTION @extschema@.queen_pop IS
@@ -99,6 +156,15 @@ RETURNS TABLE (queue text, consumer_group text, lease_time interval, retry_limit
 LANGUAGE c AS 'MODULE_PATHNAME', 'queen_configure_group_wrapper';
 COMMENT ON FUNCTION @extschema@.queen_configure_group IS
     'Give a consumer group (NULL: queue mode) options of its own, in place of the queue''s. Returns the options in effect for it.';
+
+CREATE FUNCTION @extschema@.queen_pause(queue text, consumer_group text DEFAULT NULL)
+RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'queen_pause_wrapper';
+COMMENT ON FUNCTION @extschema@.queen_pause IS
+    'Let pops of a queue (consumer_group NULL), or of one of its groups, find nothing until queen_resume. Returns false if it is paused already.';
+CREATE FUNCTION @extschema@.queen_resume(queue text, consumer_group text DEFAULT NULL)
+RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'queen_resume_wrapper';
+COMMENT ON FUNCTION @extschema@.queen_resume IS
+    'Let pops of a queue (consumer_group NULL), or of one of its groups, find messages again. Returns false if it is not paused.';
 
 CREATE FUNCTION @extschema@.queen_dead_letter_replay_all(queue text, consumer_group text DEFAULT NULL,
     error_like text DEFAULT NULL, failed_before timestamptz DEFAULT NULL, max_messages int DEFAULT 1000)
@@ -149,9 +215,287 @@ COMMENT ON FUNCTION @extschema@.queen_publish(text, jsonb, text, text, jsonb) IS
 COMMENT ON FUNCTION @extschema@.queen_delete_queue IS
     'Delete a queue with its messages, groups, leases, timers, bindings and dead letters. Returns the number of messages.';
 
+-- The status of a message is looked up by its transaction_id.
+CREATE INDEX timer_of_transaction ON queen_mq.timer (queue_id, partition, transaction_id, deliver_at);
+CREATE INDEX dead_letter_of_message ON queen_mq.dead_letter (queue, partition, transaction_id COLLATE "C");
+ALTER TABLE queen_mq.replay ADD COLUMN transaction_id text COLLATE "C";
+UPDATE queen_mq.replay r SET transaction_id = s.transaction_ids[1]
+FROM queen_mq.segment s
+WHERE s.queue_id OPERATOR(pg_catalog.=) r.queue_id AND s.partition OPERATOR(pg_catalog.=) r.partition
+  AND s.id OPERATOR(pg_catalog.=) r.segment_id;
+CREATE INDEX replay_of_message ON queen_mq.replay (queue_id, partition, transaction_id);
+CREATE FUNCTION @extschema@.queen_message_status(queue text, transaction_id text, partition text DEFAULT 'Default')
+RETURNS TABLE (consumer_group text, message_id bigint, state text, delivery_attempt int,
+    lease_expires_at timestamptz, due_at timestamptz, error text)
+LANGUAGE c AS 'MODULE_PATHNAME', 'queen_message_status_wrapper';
+COMMENT ON FUNCTION @extschema@.queen_message_status(text, text, text) IS
+    'What became of the message of a transaction_id, a row for each consumer group that it is for';
+
+-- Pops from several queues.
+CREATE FUNCTION @extschema@.queen_pop_any(queues text[], consumer_group text DEFAULT NULL, batch int DEFAULT 1,
+    partitions int DEFAULT 1, lease_time interval DEFAULT NULL, wait interval DEFAULT '0',
+    auto_ack boolean DEFAULT false, subscription_mode text DEFAULT NULL,
+    subscription_from timestamptz DEFAULT NULL)
+RETURNS TABLE (queue text, partition text, message_id bigint, transaction_id text, payload jsonb,
+    headers jsonb, created_at timestamptz, consumer_group text, delivery_attempt int,
+    lease_id uuid, lease_expires_at timestamptz, failures int)
+LANGUAGE c AS 'MODULE_PATHNAME', 'queen_pop_any_wrapper';
+COMMENT ON FUNCTION @extschema@.queen_pop_any IS
+    'Get messages, as queen_pop does, from the first of several queues that has some, and from that one alone.';
+
+-- What holds a partition up.
+CREATE FUNCTION queen_mq.blocked_partitions(queue text, consumer_group text)
+RETURNS TABLE (partition text, message_id bigint, transaction_id text, state text,
+    delivery_attempt int, failures int, last_error text, due_at timestamptz)
+COST 10000 ROWS 10 LANGUAGE c AS 'MODULE_PATHNAME', 'blocked_partitions_wrapper';
+COMMENT ON FUNCTION queen_mq.blocked_partitions IS
+    'The rows of the view queen_blocked';
+
+-- Rights. Before, a role that might EXECUTE a function might use it on everything.
+-- Which role may do what. queen_grant and the like write these rows, and each call asks for the
+-- right of the role that calls (src/broker/rights.rs).
+--
+-- A row belongs to the role with this OID. So a role that is renamed keeps its rights, and a role
+-- that is created later under an old name gets none. A dump goes to another cluster, where OIDs mean
+-- other roles. So it carries names, and where its rows are loaded, the trigger below finds the roles
+-- of these names there. The number of the installation says that a row has been through this: a row
+-- of another installation, for which no trigger has run, gives no right.
+
+CREATE TABLE queen_mq.grants (
+    role_name text COLLATE "C" NOT NULL,    -- what the role was called when this was written
+    role_oid oid NOT NULL,
+    installation bigint NOT NULL,
+    privilege text COLLATE "C" NOT NULL,
+    -- The name of a queue, or of a namespace of markers. The empty name stands for all of them.
+    target text COLLATE "C" NOT NULL DEFAULT '',
+    CONSTRAINT grants_once PRIMARY KEY (role_oid, privilege, target)
+);
+COMMENT ON TABLE queen_mq.grants IS 'Which role has which privilege, on which queue or namespace (the empty name: on all of them)';
+
+CREATE FUNCTION queen_mq.find_grantee() RETURNS trigger LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    SELECT r.oid INTO NEW.role_oid FROM pg_catalog.pg_roles r
+    WHERE r.rolname::pg_catalog.text OPERATOR(pg_catalog.=) NEW.role_name;
+    IF NOT FOUND THEN
+        RAISE WARNING 'role "%", which had the privilege % of queen_mq where the dump was made, does not exist here', NEW.role_name, NEW.privilege
+            USING HINT = 'Call queen_grant or queen_grant_kv for the role that takes its place.';
+        RETURN NULL;
+    END IF;
+    SELECT i.id INTO STRICT NEW.installation FROM queen_mq.installation i;
+    RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION queen_mq.find_grantee() IS
+    'Finds the role that a row of queen_mq.grants names, when a dump is restored';
+
+CREATE TRIGGER grantee BEFORE INSERT ON queen_mq.grants
+    FOR EACH ROW EXECUTE FUNCTION queen_mq.find_grantee();
+
+-- A dump must not carry the name of a role that has been dropped, or that has another name by now:
+-- where it is restored, another role may have this name. The sweep writes new names down.
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.grants',
+    'WHERE installation OPERATOR(pg_catalog.=) (SELECT id FROM queen_mq.installation)
+       AND EXISTS (SELECT FROM pg_catalog.pg_roles r
+                   WHERE r.oid OPERATOR(pg_catalog.=) role_oid
+                     AND r.rolname::pg_catalog.text OPERATOR(pg_catalog.=) role_name)');
+
+-- Functions and views of the extension have owners and rights of PostgreSQL as well, by which a role
+-- may call or read them at all. The owner has these by itself.
+CREATE FUNCTION queen_mq.change_acl(role oid, functions text[], views text[], is_granted boolean)
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    member pg_catalog.record;
+BEGIN
+    FOR member IN
+        SELECT CASE WHEN p.oid IS NOT NULL
+                    THEN pg_catalog.format('EXECUTE ON ROUTINE %s',
+                                           p.oid::pg_catalog.regprocedure::pg_catalog.text)
+                    ELSE pg_catalog.format('SELECT ON TABLE %s',
+                                           c.oid::pg_catalog.regclass::pg_catalog.text)
+               END AS what
+        FROM pg_catalog.pg_depend d
+        JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+        LEFT JOIN pg_catalog.pg_proc p
+            ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+           AND p.oid OPERATOR(pg_catalog.=) d.objid
+           AND p.proname::pg_catalog.text OPERATOR(pg_catalog.=) ANY (functions)
+        LEFT JOIN pg_catalog.pg_class c
+            ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
+           AND c.oid OPERATOR(pg_catalog.=) d.objid
+           AND c.relkind OPERATOR(pg_catalog.=) 'v'
+           AND c.relname::pg_catalog.text OPERATOR(pg_catalog.=) ANY (views)
+        WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+          AND d.deptype OPERATOR(pg_catalog.=) 'e'
+          AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+          AND COALESCE(p.proowner, c.relowner) OPERATOR(pg_catalog.<>) role
+          AND EXISTS (SELECT FROM pg_catalog.aclexplode(COALESCE(p.proacl, c.relacl)) a
+                      WHERE a.grantee OPERATOR(pg_catalog.=) role
+                        AND a.privilege_type OPERATOR(pg_catalog.=) ANY (ARRAY['EXECUTE', 'SELECT']))
+              OPERATOR(pg_catalog.<>) is_granted
+    LOOP
+        EXECUTE pg_catalog.format(
+            CASE WHEN is_granted THEN 'GRANT %s TO %I' ELSE 'REVOKE %s FROM %I' END,
+            member.what, pg_catalog.pg_get_userbyid(role));
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queen_mq.change_acl(oid, text[], text[], boolean) IS
+    'Grants EXECUTE on functions and SELECT on views of the extension, or revokes it';
+
+CREATE FUNCTION queen_mq.sees(queue text, privilege text)
+RETURNS boolean STABLE LANGUAGE c AS 'MODULE_PATHNAME', 'sees_wrapper';
+CREATE FUNCTION @extschema@.queen_grant(role text, privilege text, queue text DEFAULT NULL)
+RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'queen_grant_wrapper';
+CREATE FUNCTION @extschema@.queen_revoke(role text, privilege text, queue text DEFAULT NULL)
+RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'queen_revoke_wrapper';
+CREATE FUNCTION @extschema@.queen_grant_kv(role text, privilege text, ns text DEFAULT NULL)
+RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'queen_grant_kv_wrapper';
+CREATE FUNCTION @extschema@.queen_revoke_kv(role text, privilege text, ns text DEFAULT NULL)
+RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'queen_revoke_kv_wrapper';
+COMMENT ON FUNCTION @extschema@.queen_grant(text, text, text) IS
+    'Grant a role the privilege push, pop, manage or monitor on a queue, or on all queues (NULL). Returns false if it was granted before.';
+COMMENT ON FUNCTION @extschema@.queen_revoke(text, text, text) IS
+    'Take a privilege on a queue from a role; NULL: on all queues, also on single ones. Returns false if it was not granted.';
+COMMENT ON FUNCTION @extschema@.queen_grant_kv(text, text, text) IS
+    'Grant a role the privilege read or write on a namespace of markers, or on all of them (NULL). Returns false if it was granted before.';
+COMMENT ON FUNCTION @extschema@.queen_revoke_kv(text, text, text) IS
+    'Take a privilege on a namespace of markers from a role; NULL: on all namespaces, also on single ones. Returns false if it was not granted.';
+COMMENT ON FUNCTION queen_mq.sees(text, text) IS
+    'Whether the calling role has a privilege on a queue, or on all queues (NULL). The views ask it.';
+
+CREATE OR REPLACE FUNCTION queen_mq.grant_to_former_owner() RETURNS trigger LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    member pg_catalog.record;
+BEGIN
+    IF EXISTS (
+        SELECT FROM pg_catalog.pg_extension e
+        WHERE e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+          AND pg_catalog.pg_get_userbyid(e.extowner)::pg_catalog.text
+              OPERATOR(pg_catalog.=) NEW.role_name)
+    THEN
+        -- The role owns the extension here, too. One row of its name is enough.
+        DELETE FROM queen_mq.owner o
+        WHERE o.role_name OPERATOR(pg_catalog.=) NEW.role_name
+          AND EXISTS (SELECT FROM queen_mq.owner first
+                      WHERE first.role_name OPERATOR(pg_catalog.=) o.role_name
+                        AND first.ctid OPERATOR(pg_catalog.<) o.ctid);
+        RETURN NULL;
+    END IF;
+    DELETE FROM queen_mq.owner o WHERE o.role_name OPERATOR(pg_catalog.=) NEW.role_name;
+    IF NOT EXISTS (
+        SELECT FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) NEW.role_name)
+    THEN
+        RAISE WARNING 'role "%", which owned queen_mq where the dump was made, does not exist here', NEW.role_name
+            USING HINT = 'Grant rights on the functions and views of queen_mq to the role that takes its place.';
+        RETURN NULL;
+    END IF;
+    INSERT INTO queen_mq.grants (role_name, privilege) VALUES (NEW.role_name, 'owner')
+    ON CONFLICT ON CONSTRAINT grants_once DO NOTHING;
+    EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA queen_mq TO %I WITH GRANT OPTION', NEW.role_name);
+    FOR member IN
+        SELECT CASE WHEN d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+                    THEN pg_catalog.format('EXECUTE ON ROUTINE %s',
+                                           d.objid::pg_catalog.regprocedure::pg_catalog.text)
+                    ELSE pg_catalog.format('SELECT ON %s %s',
+                                           CASE WHEN c.relkind OPERATOR(pg_catalog.=) 'S'
+                                                THEN 'SEQUENCE' ELSE 'TABLE' END,
+                                           d.objid::pg_catalog.regclass::pg_catalog.text)
+               END AS what
+        FROM pg_catalog.pg_depend d
+        JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+        LEFT JOIN pg_catalog.pg_class c
+            ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
+           AND c.oid OPERATOR(pg_catalog.=) d.objid
+        WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+          AND d.deptype OPERATOR(pg_catalog.=) 'e'
+          AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+          AND (d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+               OR c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'v', 'S']::pg_catalog."char"[]))
+    LOOP
+        EXECUTE pg_catalog.format('GRANT %s TO %I WITH GRANT OPTION', member.what, NEW.role_name);
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+
 -- With this search_path, operators and functions in the views are those of PostgreSQL.
 SET LOCAL search_path TO pg_catalog, pg_temp;
-CREATE OR REPLACE VIEW @extschema@.queen_timers AS
+CREATE OR REPLACE VIEW @extschema@.queen_messages WITH (security_barrier) AS
+SELECT q.name AS queue,
+       s.partition,
+       s.id * 28 + m.place - 1 AS message_id,
+       coalesce(m.transaction_id, 'msg-' || (s.id * 28 + m.place - 1)) AS transaction_id,
+       m.payload,
+       m.headers,
+       s.created_at
+FROM queen_mq.segment s
+JOIN queen_mq.queue q ON q.id = s.queue_id
+CROSS JOIN LATERAL unnest(s.payloads, s.transaction_ids, s.headers)
+    WITH ORDINALITY AS m(payload, transaction_id, headers, place)
+WHERE ((SELECT queen_mq.sees(NULL, 'pop')) OR queen_mq.sees(q.name, 'pop'));
+
+CREATE OR REPLACE VIEW @extschema@.queen_dead_letters WITH (security_barrier) AS
+SELECT id AS dead_letter_id,
+       queue,
+       nullif(consumer_group, '') AS consumer_group,
+       partition,
+       message_id,
+       transaction_id,
+       payload,
+       headers,
+       error,
+       failures,
+       deliveries,
+       created_at,
+       failed_at
+FROM queen_mq.dead_letter
+WHERE ((SELECT queen_mq.sees(NULL, 'pop')) OR queen_mq.sees(queue, 'pop'));
+
+CREATE OR REPLACE VIEW @extschema@.queen_groups AS
+SELECT CASE WHEN f.pending IS NOT NULL THEN g.queue END AS queue,
+       CASE WHEN f.pending IS NOT NULL THEN nullif(g.name, '') END AS consumer_group,
+       f.pending,
+       f.in_flight,
+       f.retrying,
+       f.dead_letters,
+       f.oldest_pending_age,
+       f.last_pop_at,
+       f.options,
+       CASE WHEN f.pending IS NOT NULL THEN g.paused OR EXISTS (
+           SELECT FROM queen_mq.queue q WHERE q.name = g.queue AND q.paused) END AS paused
+FROM queen_mq.consumer_group g
+CROSS JOIN LATERAL queen_mq.group_figures(g.queue, g.name) f
+WHERE CASE WHEN f.pending IS NOT NULL THEN g.queue END = g.queue;
+COMMENT ON VIEW @extschema@.queen_groups IS 'Consumer groups: how many messages are pending, in flight, waiting for a retry, or dead letters, and the options in effect';
+
+CREATE OR REPLACE VIEW @extschema@.queen_queues AS
+SELECT CASE WHEN f.depth IS NOT NULL THEN q.name END AS queue,
+       f.options,
+       f.depth,
+       f.bytes,
+       f.oldest_age,
+       f.partitions,
+       f.groups,
+       CASE WHEN f.depth IS NOT NULL THEN q.paused END AS paused
+FROM queen_mq.queue q
+CROSS JOIN LATERAL queen_mq.queue_figures(q.name) f
+WHERE CASE WHEN f.depth IS NOT NULL THEN q.name END = q.name;
+
+CREATE OR REPLACE VIEW @extschema@.queen_leases AS
+SELECT CASE WHEN f.lease_id IS NOT NULL THEN g.queue END AS queue,
+       CASE WHEN f.lease_id IS NOT NULL THEN nullif(g.name, '') END AS consumer_group,
+       f.partition,
+       f.lease_id,
+       f.expires_at,
+       f.messages,
+       f.delivery_attempt
+FROM queen_mq.consumer_group g
+CROSS JOIN LATERAL queen_mq.live_leases(g.queue, g.name) f
+WHERE CASE WHEN f.lease_id IS NOT NULL THEN g.queue END = g.queue;
+
+CREATE OR REPLACE VIEW @extschema@.queen_timers WITH (security_barrier) AS
 SELECT q.name AS queue,
        CASE WHEN NOT starts_with(t.timer_key, E'\x01') THEN t.timer_key END AS timer_key,
        t.partition,
@@ -161,9 +505,10 @@ SELECT q.name AS queue,
        t.headers
 FROM queen_mq.timer t
 JOIN queen_mq.queue q ON q.id = t.queue_id
-WHERE t.schedule IS NULL;
+WHERE t.schedule IS NULL
+  AND ((SELECT queen_mq.sees(NULL, 'pop')) OR queen_mq.sees(q.name, 'pop'));
 
-CREATE VIEW @extschema@.queen_schedules AS
+CREATE VIEW @extschema@.queen_schedules WITH (security_barrier) AS
 SELECT q.name AS queue,
        t.timer_key,
        t.schedule,
@@ -175,16 +520,86 @@ SELECT q.name AS queue,
        t.headers
 FROM queen_mq.timer t
 JOIN queen_mq.queue q ON q.id = t.queue_id
-WHERE t.schedule IS NOT NULL;
+WHERE t.schedule IS NOT NULL
+  AND ((SELECT queen_mq.sees(NULL, 'pop')) OR queen_mq.sees(q.name, 'pop'));
 COMMENT ON VIEW @extschema@.queen_schedules IS
     'Messages that recur: when each comes next, and when it came last';
 
-CREATE VIEW @extschema@.queen_bindings AS
+CREATE VIEW @extschema@.queen_bindings WITH (security_barrier) AS
 SELECT pattern, queue
-FROM queen_mq.binding;
+FROM queen_mq.binding
+WHERE ((SELECT queen_mq.sees(NULL, 'monitor')) OR queen_mq.sees(queue, 'monitor'));
 COMMENT ON VIEW @extschema@.queen_bindings IS 'Which queues get what is published on which topics';
 
+CREATE VIEW @extschema@.queen_blocked AS
+SELECT CASE WHEN f.partition IS NOT NULL THEN g.queue END AS queue,
+       CASE WHEN f.partition IS NOT NULL THEN nullif(g.name, '') END AS consumer_group,
+       f.partition,
+       f.message_id,
+       f.transaction_id,
+       f.state,
+       f.delivery_attempt,
+       f.failures,
+       f.last_error,
+       f.due_at
+FROM queen_mq.consumer_group g
+CROSS JOIN LATERAL queen_mq.blocked_partitions(g.queue, g.name) f
+WHERE CASE WHEN f.partition IS NOT NULL THEN g.queue END = g.queue;
+COMMENT ON VIEW @extschema@.queen_blocked IS
+    'Partitions of ordered groups whose first message is leased or is to be delivered again, and what its last failure said';
+
+CREATE VIEW @extschema@.queen_grants WITH (security_barrier) AS
+SELECT r.rolname::text AS role,
+       g.privilege,
+       CASE WHEN g.privilege NOT IN ('read', 'write') THEN nullif(g.target, '') END AS queue,
+       CASE WHEN g.privilege IN ('read', 'write') THEN nullif(g.target, '') END AS namespace
+FROM queen_mq.grants g
+JOIN pg_roles r ON r.oid = g.role_oid
+WHERE g.installation = (SELECT id FROM queen_mq.installation)
+  AND ((SELECT queen_mq.sees(NULL, 'owner')) OR pg_has_role(g.role_oid, 'USAGE'));
+COMMENT ON VIEW @extschema@.queen_grants IS
+    'Which role has which privilege, on which queue or namespace; NULL: on all of them';
+
 SET LOCAL search_path TO @extschema@, pg_temp;
+
+-- What roles may call and read so far, they may call and read on all queues, and on all namespaces.
+-- A bundle could do everything. (The sweep, and what grants, are for the owner alone.)
+INSERT INTO queen_mq.grants (role_name, privilege)
+SELECT DISTINCT pg_catalog.pg_get_userbyid(a.grantee)::pg_catalog.text, n.privilege
+FROM (VALUES
+    ('queen_push', 'push'), ('queen_push_batch', 'push'), ('queen_push_items', 'push'),
+    ('queen_schedule', 'push'), ('queen_cancel', 'push'), ('queen_tx_commit', 'push'),
+    ('queen_pop', 'pop'), ('queen_wait', 'pop'), ('queen_ack', 'pop'), ('queen_settle', 'pop'),
+    ('queen_extend', 'pop'), ('queen_subscribe', 'pop'), ('queen_tx_commit', 'pop'),
+    ('queen_messages', 'pop'), ('queen_dead_letters', 'pop'), ('queen_timers', 'pop'),
+    ('queen_configure', 'manage'), ('queen_delete_queue', 'manage'), ('queen_purge', 'manage'),
+    ('queen_unsubscribe', 'manage'), ('queen_seek', 'manage'),
+    ('queen_dead_letter_replay', 'manage'), ('queen_dead_letter_purge', 'manage'),
+    ('queen_metrics', 'monitor'), ('queen_prometheus', 'monitor'), ('queen_queues', 'monitor'),
+    ('queen_groups', 'monitor'), ('queen_leases', 'monitor'),
+    ('queen_kv_get', 'read'), ('queen_kv_get_many', 'read'), ('queen_kv_list', 'read'),
+    ('queen_tx_commit', 'read'), ('queen_kv_put', 'write'), ('queen_kv_put_if_absent', 'write'),
+    ('queen_kv_delete', 'write'), ('queen_kv_incr', 'write'), ('queen_kv_check', 'write'),
+    ('queen_tx_commit', 'write')) AS n(name, privilege)
+CROSS JOIN pg_catalog.pg_extension e
+JOIN pg_catalog.pg_depend d
+    ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+   AND d.refobjid OPERATOR(pg_catalog.=) e.oid AND d.deptype OPERATOR(pg_catalog.=) 'e'
+LEFT JOIN pg_catalog.pg_proc p
+    ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+   AND p.oid OPERATOR(pg_catalog.=) d.objid
+LEFT JOIN pg_catalog.pg_class c
+    ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
+   AND c.oid OPERATOR(pg_catalog.=) d.objid
+CROSS JOIN LATERAL pg_catalog.aclexplode(COALESCE(p.proacl, c.relacl)) a
+WHERE e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+  AND COALESCE(p.proname, c.relname)::pg_catalog.text OPERATOR(pg_catalog.=) n.name
+  AND a.privilege_type OPERATOR(pg_catalog.=) ANY (ARRAY['EXECUTE', 'SELECT'])
+  AND a.grantee OPERATOR(pg_catalog.<>) ALL (
+      ARRAY[0::pg_catalog.oid, e.extowner, COALESCE(p.proowner, c.relowner)]);
+-- The views ask this function with the rights of their reader.
+SELECT queen_mq.change_acl(r.role_oid, ARRAY['sees'], ARRAY['queen_grants'], true)
+FROM (SELECT DISTINCT g.role_oid FROM queen_mq.grants g) AS r;
 
 -- The end of every script of the extension: of the install script and of every upgrade script. It
 -- gives all objects of the extension to the role that created the extension, and takes from PUBLIC

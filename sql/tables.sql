@@ -74,7 +74,11 @@ CREATE TABLE queen_mq.queue (
     retention interval,
     completed_retention interval,
     max_depth bigint,
-    ordering text
+    ordering text,
+    delivery text,
+    notify boolean,
+    -- Whether pops of the queue find nothing. No option: queen_pause sets it.
+    paused boolean NOT NULL DEFAULT false
 );
 COMMENT ON TABLE queen_mq.queue IS 'Queues and the options set for them (NULL: the default)';
 
@@ -148,6 +152,8 @@ CREATE TABLE queen_mq.consumer_group (
     retry_delay_max interval,
     max_deliveries int,
     on_exhausted text,
+    -- Whether pops of the group find nothing.
+    paused boolean NOT NULL DEFAULT false,
     CONSTRAINT consumer_group_once UNIQUE (queue, name)
 );
 COMMENT ON TABLE queen_mq.consumer_group IS 'Consumer groups, and where each began to read. The empty name is queue mode.';
@@ -192,7 +198,8 @@ CREATE TABLE queen_mq.progress (
     cursor_id bigint NOT NULL,
     revision bigint NOT NULL,
     group_id bigint NOT NULL,
-    -- When pops must look at the cursor again: at the end of a lease, or when a retry is due.
+    -- When pops must look at the cursor again: at the end of a lease, or when a retry is due. If the
+    -- first message of a cursor has come back and can be popped at once, -infinity.
     due_at timestamptz,
     -- The transaction that left messages in the cursor that can be popped, now or at a retry.
     announced_xid bigint,
@@ -271,6 +278,8 @@ CREATE TABLE queen_mq.timer (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 COMMENT ON TABLE queen_mq.timer IS 'Messages that enter the log later: timers, recurring messages, and pushes with a delay';
 CREATE INDEX timer_due ON queen_mq.timer (queue_id, deliver_at, id);
+-- For the status of a message that is not in the log yet.
+CREATE INDEX timer_of_transaction ON queen_mq.timer (queue_id, partition, transaction_id, deliver_at);
 
 -- Which queues get what is published on the topics that a pattern matches. A binding names its queue
 -- instead of its id, because the queue may not exist yet.
@@ -289,9 +298,14 @@ CREATE TABLE queen_mq.replay (
     xid bigint NOT NULL,
     partition text COLLATE "C" NOT NULL,
     group_id bigint NOT NULL,
+    -- The message that became the dead letter. NULL: it was replayed before this column was there.
+    message_id bigint,
+    transaction_id text COLLATE "C",
     CONSTRAINT replay_once PRIMARY KEY (queue_id, segment_id)
 );
 COMMENT ON TABLE queen_mq.replay IS 'Replayed dead letters that are in the log, each for one group alone';
+-- For the status of a message.
+CREATE INDEX replay_of_message ON queen_mq.replay (queue_id, partition, transaction_id);
 
 -- Leases over several partitions, with the ids of the cursors that they cover, ascending. In a group
 -- without order: leases over several messages, with the ids of their claims.
@@ -348,6 +362,8 @@ CREATE TABLE queen_mq.dead_letter (
 );
 COMMENT ON TABLE queen_mq.dead_letter IS 'Messages that a consumer group has given up, with their payload';
 CREATE INDEX dead_letter_of_group ON queen_mq.dead_letter (queue, consumer_group, id);
+-- For the status of a message.
+CREATE INDEX dead_letter_of_message ON queen_mq.dead_letter (queue, partition, transaction_id COLLATE "C");
 
 -- How far the sweep has come in each table that it reads page by page. A sweep locks the row of its
 -- task. Another sweep then skips that task.

@@ -16,7 +16,7 @@ pub enum Code {
     LeaseUnknown,
     /// QN004: the message is not part of the lease.
     MessageNotInLease,
-    /// QN005: the message was settled otherwise under this lease.
+    /// QN005: this lease has completed the message, and now something else is said of it.
     AlreadySettled,
     /// QN010: a required marker write was not applied.
     KvPrecondition,
@@ -28,6 +28,8 @@ pub enum Code {
     QueueFull,
     /// 25001
     ActiveSqlTransaction,
+    /// 42501
+    InsufficientPrivilege,
     /// 22023
     InvalidParameterValue,
     /// 55000
@@ -60,6 +62,7 @@ impl Code {
             Code::Duplicate => b"23505",
             Code::UndefinedObject => b"42704",
             Code::ActiveSqlTransaction => b"25001",
+            Code::InsufficientPrivilege => b"42501",
             Code::InvalidParameterValue => b"22023",
             Code::ObjectNotInPrerequisiteState => b"55000",
             Code::FeatureNotSupported => b"0A000",

@@ -30,7 +30,9 @@ pub extern "C-unwind" fn _PG_init() {
     pg::catalogue::register(&store::schema::EXTENSION);
     pg::planning::register();
     pg::async_commit::register(&store::schema::LEASES, settings::durable_leases);
+    pg::before_commit::register(store::aging::at_stage);
     pg::own_commits::register(worker::note_end);
+    pg::counters::register();
     worker::register();
     wait::register();
 }
@@ -41,9 +43,12 @@ pgrx::extension_sql_file!(
     name = "views",
     requires = [
         "tables",
+        "rights",
+        api::rights::queen_mq::sees,
         api::watch::queen_mq::group_figures,
         api::watch::queen_mq::queue_figures,
-        api::watch::queen_mq::live_leases
+        api::watch::queen_mq::live_leases,
+        api::watch::queen_mq::blocked_partitions
     ]
 );
 pgrx::extension_sql_file!(
@@ -53,10 +58,13 @@ pgrx::extension_sql_file!(
         api::queue::queen_configure,
         api::group::queen_configure_group,
         api::queue::queen_delete_queue,
+        api::queue::queen_pause,
+        api::queue::queen_resume,
         api::push::queen_push,
         api::push::queen_push_batch,
         api::push::queen_push_items,
         api::pop::queen_pop,
+        api::pop::queen_pop_any,
         api::settle::queen_ack,
         api::settle::queen_settle,
         api::settle::queen_extend,
@@ -73,15 +81,22 @@ pgrx::extension_sql_file!(
         api::topic::queen_bind,
         api::topic::queen_unbind,
         api::topic::queen_publish,
+        api::message_status::queen_message_status,
         api::watch::queen_metrics,
         api::watch::queen_prometheus,
         api::sweep::queen_sweep,
         api::sweep::queen_worker_start,
         "queen_wait",
         api::bundle::queen_tx_commit,
+        api::rights::queen_grant,
+        api::rights::queen_revoke,
+        api::rights::queen_grant_kv,
+        api::rights::queen_revoke_kv,
+        api::rights::queen_mq::sees,
         api::watch::queen_mq::group_figures,
         api::watch::queen_mq::queue_figures,
         api::watch::queen_mq::live_leases,
+        api::watch::queen_mq::blocked_partitions,
         api::sweep::queen_mq::has_worker
     ]
 );
@@ -95,7 +110,7 @@ pgrx::extension_sql_file!(
     name = "compression",
     requires = ["tables", "marker"]
 );
-pgrx::extension_sql_file!("../sql/owner.sql", name = "owner", requires = ["tables"]);
+pgrx::extension_sql_file!("../sql/owner.sql", name = "owner", requires = ["rights"]);
 pgrx::extension_sql_file!("../sql/grants.sql", name = "grants", finalize);
 
 /// What `cargo pgrx test` asks of a crate.

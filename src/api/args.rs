@@ -14,9 +14,10 @@ use crate::pg::ballast::Ballast;
 use crate::pg::clock::{self, DAY, HOUR};
 use crate::pg::datum::{JsonText, Jsonb};
 use crate::store::group::QUEUE_MODE;
-use crate::store::queue::UNORDERED;
+use crate::store::queue::{LATEST, UNORDERED};
 
 const NAME_MAX: usize = 255;
+const QUEUES_MAX: usize = 32;
 const TRANSACTION_ID_MAX: usize = 1024;
 const PAYLOAD_MAX: usize = 16 * 1024 * 1024;
 pub const LEASE_TIME_MAX: i64 = 12 * HOUR;
@@ -84,6 +85,30 @@ pub fn group(value: Option<&str>) -> Result<&str> {
         None => Ok(QUEUE_MODE),
         some => name("consumer_group", some),
     }
+}
+
+/// Queues that a call looks at in this order: 1 to 32 names, each once.
+pub fn queues<'a>(value: Option<impl Array>) -> Result<Vec<&'a str>> {
+    let given = Some(required("queues", value)?);
+    let queues = given_elements::<&str>("queues", given, &QUEUES)?.unwrap_or_default();
+    if !(1..=QUEUES_MAX).contains(&queues.len()) {
+        return Err(Error::invalid(
+            format!("queues must name 1 to {QUEUES_MAX} queues"),
+            format!("It names {}.", queues.len()),
+            format!("Pass 1 to {QUEUES_MAX} names."),
+        ));
+    }
+    for (place, queue) in queues.iter().enumerate() {
+        name("an element of queues", Some(*queue))?;
+        if queues[..place].contains(queue) {
+            return Err(Error::invalid(
+                format!("queue \"{queue}\" is named twice in queues"),
+                format!("It is element {} once more.", place + 1),
+                "Name each queue once.",
+            ));
+        }
+    }
+    Ok(queues)
 }
 
 /// A payload: any jsonb up to 16 MiB; JSON null is one, SQL NULL is not.
@@ -190,6 +215,8 @@ pub const MARKERS: Bounds = Bounds { count: 10_000, bytes: 8 * MIB };
 pub const KEYS: Bounds = Bounds { count: 10_000, bytes: 8 * MIB };
 /// Leases that a bundle requires.
 pub const LEASES: Bounds = Bounds { count: 10_000, bytes: MIB };
+/// Queues to look at.
+pub const QUEUES: Bounds = Bounds { count: 10_000, bytes: MIB };
 /// Options by their names.
 pub const OPTIONS: Bounds = Bounds { count: 100, bytes: 64 * 1024 };
 
@@ -297,6 +324,18 @@ pub fn ordering(name: &str) -> Result<()> {
             format!("unknown ordering \"{}\"", quoted(other)),
             "A queue is ordered by partition or not at all.",
             "Use 'partition' or 'none'.",
+        )),
+    }
+}
+
+/// The delivery of a queue: a known name.
+pub fn delivery(name: &str) -> Result<()> {
+    match name {
+        "all" | LATEST => Ok(()),
+        other => Err(Error::invalid(
+            format!("unknown delivery \"{}\"", quoted(other)),
+            "A queue delivers all messages of a partition, or the newest one alone.",
+            "Use 'all' or 'latest'.",
         )),
     }
 }

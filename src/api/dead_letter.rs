@@ -84,6 +84,6 @@ fn queen_dead_letter_purge(
         let group = group.transpose()?;
         let age = older_than.map(|age| args::length("older_than", age, 1, i64::MAX, "more than 0"));
         let before = age.transpose()?.map(|age| clock::now().saturating_sub(age));
-        call.write(|| Ok(dead_letter::purge(queue, group, before)))
+        call.write(|| dead_letter::purge(queue, group, before))
     })
 }

@@ -215,5 +215,12 @@ fn queen_configure_group(
 }
 
 /// Options that a group does not have.
-const OF_QUEUE_ALONE: &[&str] =
-    &["dedup_window", "delay", "retention", "completed_retention", "max_depth"];
+const OF_QUEUE_ALONE: &[&str] = &[
+    "dedup_window",
+    "delay",
+    "retention",
+    "completed_retention",
+    "max_depth",
+    "delivery",
+    "notify",
+];

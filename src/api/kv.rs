@@ -25,7 +25,7 @@ use queen_engine::kv::{self, Expect, Micros, Name, Ttl};
 
 use super::args;
 use super::call::Call;
-use crate::broker::marker::MarkerWrite;
+use crate::broker::marker::{self, MarkerWrite};
 use crate::error::{Result, cut};
 use crate::pg::allocator;
 use crate::pg::arrays::TextArray;
@@ -33,7 +33,7 @@ use crate::pg::clock;
 use crate::pg::datum::{Jsonb, Numeric};
 use crate::pg::result_context::ResultContext;
 use crate::pg::result_rows::TableIterator;
-use crate::store::marker::{self, LiveMarker};
+use crate::store::marker::LiveMarker;
 
 extension_sql_file!(
     "../../sql/marker.sql",
@@ -77,7 +77,7 @@ fn queen_kv_get(
     let context = ResultContext::here();
     TableIterator::once(call.answer(|| {
         let name = name(ns, key)?;
-        let found = call.read(|| Ok(marker::get(name, clock::now(), context)))?;
+        let found = call.read(|| marker::get(name, clock::now(), context))?;
         Ok(marker_row(name.key(), found))
     }))
 }
@@ -111,7 +111,7 @@ fn queen_kv_get_many(
         kv::check_ns(ns)?;
         let keys = checked_keys(args::required("keys", keys)?)?;
         let names = keys.iter().map(String::as_str).collect();
-        let found = call.read(|| Ok(marker::get_many(ns, names, clock::now(), context)))?;
+        let found = call.read(|| marker::get_many(ns, names, clock::now(), context))?;
         Ok(keys.iter().zip(found).map(|(key, found)| marker_row(key, found)).collect::<Vec<_>>())
     }))
 }
@@ -148,7 +148,7 @@ fn queen_kv_list(
         let short = |text| cut(text, 2 * kv::MAX_KEY_BYTES);
         let range = kv::range(short(prefix.unwrap_or("")), after.map(short));
         let max_rows = kv::check_max_rows(max_rows.unwrap_or(100))?;
-        call.read(|| Ok(marker::list(ns, &range, max_rows, clock::now(), context)))
+        call.read(|| marker::list(ns, &range, max_rows, clock::now(), context))
     });
     TableIterator::new(markers.into_iter().map(|(key, marker)| {
         let LiveMarker { value, version, expires_at, updated_at } = marker;

@@ -1,10 +1,12 @@
-//! `queen_configure`, `queen_purge`, `queen_delete_queue`: a queue as a whole.
+//! `queen_configure`, `queen_pause`, `queen_resume`, `queen_purge`, `queen_delete_queue`: a queue
+//! as a whole. A group can be paused, too.
 
 use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::prelude::*;
 
 use super::args;
 use super::call::Call;
+use crate::broker::pause;
 use crate::broker::queue::{self, Change};
 use crate::error::{Error, Result};
 use crate::pg::arrays::TextArray;
@@ -28,9 +30,13 @@ const LONGEST: i64 = 36_500 * DAY;
 /// whatever their state, and once every group has settled them. `max_depth` (none): about how many
 /// messages may wait for the slowest group. `ordering` ('partition', or 'none'): one live lease per
 /// partition and group, in order, or competing consumers; for groups that have none of their own.
+/// `delivery` ('all', or 'latest'): whether a pop takes the newest message of a partition alone and
+/// settles the older ones with it. `notify` (false): whether a push sends NOTIFY queen_mq, with the
+/// name of the queue, at its commit.
 ///
-/// Errors: 22023 for a malformed argument; 55000 for a change of `ordering` while a group that it
-/// concerns has live leases; 40001 in REPEATABLE READ.
+/// Errors: 22023 for a malformed argument, also for `delivery` 'latest' where the queue or one of
+/// its groups is without order; 55000 for a change of `ordering` while a group that it concerns has
+/// live leases; 40001 in REPEATABLE READ.
 ///
 /// Transaction: takes effect for other transactions when the caller commits. Waits for a
 /// transaction that is creating or changing the queue. A change of `ordering` also waits for
@@ -54,6 +60,8 @@ fn queen_configure(
     completed_retention: default!(Option<Interval>, "NULL"),
     max_depth: default!(Option<i64>, "NULL"),
     ordering: default!(Option<&str>, "NULL"),
+    delivery: default!(Option<&str>, "NULL"),
+    notify: default!(Option<bool>, "NULL"),
     unset: default!(Option<TextArray>, "NULL"),
     reset: default!(Option<bool>, "false"),
 ) -> TableIterator<
@@ -73,6 +81,8 @@ fn queen_configure(
         name!(completed_retention, Option<Interval>),
         name!(max_depth, Option<i64>),
         name!(ordering, String),
+        name!(delivery, String),
+        name!(notify, bool),
         name!(created_at, Option<TimestampWithTimeZone>),
     ),
 > {
@@ -92,6 +102,8 @@ fn queen_configure(
             completed_retention,
             max_depth,
             ordering: ordering.map(args::quoted).map(str::to_owned),
+            delivery: delivery.map(args::quoted).map(str::to_owned),
+            notify,
         })?;
         let unset = checked_unset(unset, &given)?;
         call.write(|| queue::configure(name, &Change { given, unset, reset: reset == Some(true) }))
@@ -115,6 +127,8 @@ type OptionsInEffect = (
     Option<Interval>,
     Option<i64>,
     String,
+    String,
+    bool,
     Option<TimestampWithTimeZone>,
 );
 
@@ -135,6 +149,8 @@ fn options_in_effect(queue: Queue) -> OptionsInEffect {
         o.completed_retention.or(Some(Interval::from_days(1))),
         o.max_depth,
         o.ordering().to_owned(),
+        o.delivery().to_owned(),
+        o.notify(),
         clock::timestamp(queue.created_at),
     )
 }
@@ -205,6 +221,9 @@ pub fn checked(options: Options) -> Result<Options> {
     if let Some(ordering) = &options.ordering {
         args::ordering(ordering)?;
     }
+    if let Some(delivery) = &options.delivery {
+        args::delivery(delivery)?;
+    }
     if let Some(factor) = options.retry_backoff {
         args::within("retry_backoff", factor, 1.0, 100.0)?;
     }
@@ -216,6 +235,54 @@ pub fn checked(options: Options) -> Result<Options> {
             "Use 'dead_letter' or 'drop'.",
         )),
     }
+}
+
+/// Pause `consumer_group` of `queue`, or all of the queue (NULL), until `queen_resume`: pops find
+/// nothing, and those that wait go on waiting. Pushes and settlements go on, and leases stay as
+/// they are. Returns false if it was paused already.
+///
+/// Errors: 42704 for an unknown queue or group; 22023; 40001 in REPEATABLE READ.
+///
+/// Transaction: takes effect for other transactions when the caller commits; a pop that has begun
+/// before may still deliver. Waits for a transaction that changes the queue, or that moves, removes
+/// or configures the group.
+#[pg_extern]
+fn queen_pause(
+    call: Call,
+    queue: Option<&str>,
+    consumer_group: default!(Option<&str>, "NULL"),
+) -> bool {
+    call.answer(|| set_paused(&call, queue, consumer_group, true))
+}
+
+/// End what `queen_pause` has begun, for `consumer_group` of `queue`, or for the queue (NULL). A
+/// group that was paused by itself stays so when its queue is resumed. Pops that wait are woken.
+/// Returns false if it was not paused.
+///
+/// Errors: 42704 for an unknown queue or group; 22023; 40001 in REPEATABLE READ.
+///
+/// Transaction: as `queen_pause`.
+#[pg_extern]
+fn queen_resume(
+    call: Call,
+    queue: Option<&str>,
+    consumer_group: default!(Option<&str>, "NULL"),
+) -> bool {
+    call.answer(|| set_paused(&call, queue, consumer_group, false))
+}
+
+fn set_paused(
+    call: &Call,
+    queue: Option<&str>,
+    group: Option<&str>,
+    is_paused: bool,
+) -> Result<bool> {
+    let queue = args::name("queue", queue)?;
+    let group = group.map(|name| args::name("consumer_group", Some(name))).transpose()?;
+    call.write(|| match group {
+        None => pause::set_queue(queue, is_paused),
+        Some(group) => pause::set_group(queue, group, is_paused),
+    })
 }
 
 /// Remove `queue`: its log, groups, leases, timers, bindings and dead letters. Markers stay.

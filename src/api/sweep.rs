@@ -5,6 +5,7 @@ use pgrx::prelude::*;
 use super::args;
 use super::call::Call;
 use crate::broker::housekeeping::Task;
+use crate::broker::rights;
 use crate::error::Result;
 use crate::pg::binary_upgrade::refuse_under_binary_upgrade;
 use crate::pg::clock;
@@ -17,7 +18,8 @@ use crate::worker;
 /// their age, old transaction_ids and receipts, superseded states. Returns what each task removed
 /// or moved. Everything works without it; tables grow.
 ///
-/// Errors: 22023; 40001 in REPEATABLE READ.
+/// Errors: 22023; 42501 unless the caller is the owner of the extension, a member of that role or a
+/// superuser; 40001 in REPEATABLE READ.
 ///
 /// Transaction: takes effect when the caller commits, so commit at once. What another transaction
 /// has locked is left for the next time; several sweeps may run side by side.
@@ -28,6 +30,7 @@ fn queen_sweep(
 ) -> TableIterator<'static, (name!(task, &'static str), name!(removed, i64))> {
     TableIterator::new(call.answer(|| {
         let max = args::within("max_ms", max_ms.unwrap_or(1000), 1, 60_000)?;
+        call.write(|| rights::require_owner("queen_sweep"))?;
         sweep(&call, clock::now() + i64::from(max) * 1000)
     }))
 }
@@ -36,14 +39,14 @@ fn queen_sweep(
 /// `shared_preload_libraries` would start by itself. Returns false if one is running already, or if
 /// the server has no background worker to give (`max_worker_processes`).
 ///
-/// Errors: 55000 in a server that pg_upgrade has started.
+/// Errors: 42501 as `queen_sweep`; 55000 in a server that pg_upgrade has started.
 ///
 /// Transaction: takes effect at once, whatever becomes of the transaction.
 #[pg_extern]
 fn queen_worker_start(call: Call) -> bool {
     call.answer(|| {
         call.need_writable()?;
-        refuse_under_binary_upgrade()?;
+        call.read(|| rights::require_owner("queen_worker_start"))?;
         Ok(worker::start_here())
     })
 }
@@ -93,6 +96,10 @@ fn sweep(call: &Call, deadline: clock::Moment) -> Result<Vec<(&'static str, i64)
             pgrx::check_for_interrupts!();
         }
         removed.push((task.name(), count));
+    }
+    let now = clock::now();
+    if now < deadline {
+        worker::note_sweep(now);
     }
     Ok(removed)
 }

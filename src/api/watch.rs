@@ -3,18 +3,42 @@
 
 use pgrx::datum::{Interval, TimestampWithTimeZone, Uuid};
 use pgrx::prelude::*;
+use queen_engine::rights::Privilege;
 
 use super::call::Call;
+use super::options;
+use crate::broker::rights;
+use crate::broker::stats::blocked;
 use crate::broker::stats::figures::{self, Figures};
 use crate::broker::stats::metrics::{self, Metric};
+use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::result_rows::TableIterator;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::locks;
 use crate::worker;
 
+/// The figures of the queues that the calling role may see.
 fn all_figures(call: &Call) -> Figures {
-    call.answer(|| call.read(|| ActiveSnapshot::of_statement(Figures::take)))
+    call.answer(|| {
+        call.read(|| {
+            let rights = rights::require_some(Privilege::Monitor)?;
+            ActiveSnapshot::of_statement(|under| Figures::take(&rights, under))
+        })
+    })
+}
+
+/// What `find` finds about the queue, if the calling role may see it: the functions behind the
+/// views tell no more than the views do.
+fn figures_of<T: Default>(
+    call: &Call,
+    queue: &str,
+    find: impl FnOnce(&ActiveSnapshot) -> Result<T>,
+) -> Result<T> {
+    call.read(|| match rights::may(Privilege::Monitor, queue)? {
+        true => ActiveSnapshot::of_statement(find),
+        false => Ok(T::default()),
+    })
 }
 
 fn age(of: Option<Moment>, now: Moment) -> Option<Interval> {
@@ -43,12 +67,12 @@ pub mod queen_mq {
             name!(dead_letters, i64),
             name!(oldest_pending_age, Option<Interval>),
             name!(last_pop_at, Option<TimestampWithTimeZone>),
+            name!(options, pgrx::JsonB),
         ),
     > {
         let found = call.answer(|| {
             let (queue, group) = (queue.unwrap_or_default(), consumer_group.unwrap_or_default());
-            let find = |under: &_| figures::group_named(queue, group, under);
-            call.read(|| ActiveSnapshot::of_statement(find))
+            figures_of(&call, queue, |under| figures::group_named(queue, group, under))
         });
         let now = clock::now();
         TableIterator::new(found.into_iter().map(move |group| {
@@ -59,11 +83,13 @@ pub mod queen_mq {
                 group.dead_letters,
                 age(group.oldest_pending, now),
                 group.last_pop_at.and_then(clock::timestamp),
+                options::of_group(&group.options),
             )
         }))
     }
 
     /// Behind the view queen_queues: one row, if there is the queue.
+    #[allow(clippy::type_complexity)]
     #[pg_extern(requires = ["tables"])]
     fn queue_figures(
         call: Call,
@@ -76,15 +102,63 @@ pub mod queen_mq {
             name!(oldest_age, Option<Interval>),
             name!(partitions, i64),
             name!(groups, i64),
+            name!(options, pgrx::JsonB),
         ),
     > {
         let found = call.answer(|| {
-            let find = |under: &_| figures::queue_named(queue.unwrap_or_default(), under);
-            call.read(|| ActiveSnapshot::of_statement(find))
+            let queue = queue.unwrap_or_default();
+            figures_of(&call, queue, |under| figures::queue_named(queue, under))
         });
         let now = clock::now();
         TableIterator::new(found.into_iter().map(move |queue| {
-            (queue.depth, queue.bytes, age(queue.oldest, now), queue.partitions, queue.groups)
+            (
+                queue.depth,
+                queue.bytes,
+                age(queue.oldest, now),
+                queue.partitions,
+                queue.groups,
+                options::of_queue(&queue.options),
+            )
+        }))
+    }
+
+    /// Behind the view queen_blocked: one row for each partition of an ordered group whose first
+    /// message is leased or has come back. `consumer_group` is the name as it is stored: '' is
+    /// queue mode.
+    #[allow(clippy::type_complexity)]
+    #[pg_extern(requires = ["tables"])]
+    fn blocked_partitions(
+        call: Call,
+        queue: Option<&str>,
+        consumer_group: Option<&str>,
+    ) -> TableIterator<
+        'static,
+        (
+            name!(partition, String),
+            name!(message_id, i64),
+            name!(transaction_id, String),
+            name!(state, &'static str),
+            name!(delivery_attempt, i32),
+            name!(failures, i32),
+            name!(last_error, Option<String>),
+            name!(due_at, Option<TimestampWithTimeZone>),
+        ),
+    > {
+        let found = call.answer(|| {
+            let (queue, group) = (queue.unwrap_or_default(), consumer_group.unwrap_or_default());
+            figures_of(&call, queue, |under| blocked::of_group(queue, group, under))
+        });
+        TableIterator::new(found.into_iter().map(|blocked| {
+            (
+                blocked.partition,
+                blocked.message.to_sql(),
+                blocked.transaction_id,
+                blocked.state.name(),
+                blocked.open.deliveries as i32,
+                blocked.failures as i32,
+                blocked.last_error,
+                clock::timestamp(blocked.open.ready_at),
+            )
         }))
     }
 
@@ -108,8 +182,7 @@ pub mod queen_mq {
     > {
         let found = call.answer(|| {
             let (queue, group) = (queue.unwrap_or_default(), consumer_group.unwrap_or_default());
-            let find = |under: &_| figures::leases_of(queue, group, under);
-            call.read(|| ActiveSnapshot::of_statement(find))
+            figures_of(&call, queue, |under| figures::leases_of(queue, group, under))
         });
         TableIterator::new(found.into_iter().map(|lease| {
             (
@@ -126,8 +199,8 @@ pub mod queen_mq {
 /// The metrics of queues, of groups, and of the database's worker.
 fn all_metrics(call: &Call, now: Moment) -> Vec<Metric> {
     let mut all = metrics::of(&all_figures(call), now);
-    let service = worker::service();
-    let is_served = service.is_some_and(|service| service.is_served) || locks::has_worker();
+    let (service, is_running) = (worker::service(), locks::has_worker());
+    let is_served = service.is_some_and(|service| service.is_served) || is_running;
     let gauge =
         |name, value, help| Metric { name, labels: Vec::new(), value, kind: metrics::GAUGE, help };
     all.push(gauge(
@@ -135,6 +208,19 @@ fn all_metrics(call: &Call, now: Moment) -> Vec<Metric> {
         f64::from(u8::from(is_served)),
         "Whether a background worker serves the database, at all times or in turn with others.",
     ));
+    all.push(gauge(
+        "queen_worker_running",
+        f64::from(u8::from(is_running)),
+        "Whether a background worker is in the database at this moment.",
+    ));
+    if let Some(swept_at) = service.and_then(|service| service.swept_at) {
+        all.push(gauge(
+            "queen_last_sweep_timestamp_seconds",
+            metrics::since_1970(swept_at),
+            "When a worker or queen_sweep last came to the end of a sweep since the server \
+             started, in seconds since 1970; only with the library preloaded.",
+        ));
+    }
     if let Some(service) = service {
         all.push(gauge(
             "queen_worker_late_seconds",
@@ -145,9 +231,11 @@ fn all_metrics(call: &Call, now: Moment) -> Vec<Metric> {
     all
 }
 
-/// Figures of every queue and group, one row for each: `labels` says of which, `kind` is 'gauge' or
-/// 'counter'. The cost grows with the number of partitions that groups have read, and with what
-/// has arrived since it was last counted.
+/// Figures of each queue that the caller may see, and of its groups: `labels` says of which, `kind`
+/// is 'gauge' or 'counter'. The cost grows with the number of partitions that groups have read, and
+/// with what has arrived since it was last counted.
+///
+/// Errors: 42501 if there is no queue on which the caller has the privilege.
 #[pg_extern]
 fn queen_metrics(
     call: Call,

@@ -16,6 +16,9 @@
 //! by a push and one by a timer, each the other way round, may deadlock: PostgreSQL ends one of
 //! them with 40P01. Within each step, a bundle may wait for a transaction that has locked the row.
 //! Markers are read at the end, without a lock, and show what the bundle has written.
+//!
+//! Each operation asks for the privilege that it would ask for by itself. Where that is missing,
+//! the bundle is error 42501.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -25,7 +28,7 @@ use queen_engine::message::DERIVED_MAX;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::broker::marker::{MarkerOutcome, MarkerWrite};
+use crate::broker::marker::{self, MarkerOutcome, MarkerWrite};
 use crate::broker::push::{Message, Pushed, push};
 use crate::broker::settle::{self, SettleItem, settle_lease};
 use crate::broker::timer::{self, Scheduled};
@@ -34,7 +37,7 @@ use crate::pg::clock::{self, Moment};
 use crate::pg::datum::Jsonb;
 use crate::pg::result_context::ResultContext;
 use crate::pg::subtransaction::all_or_nothing;
-use crate::store::marker::{self, LiveMarker};
+use crate::store::marker::LiveMarker;
 
 /// Checked operations. The number of each is its place among all of them.
 #[derive(Default)]
@@ -254,12 +257,12 @@ impl Run<'_> {
         for (at, read) in &self.bundle.reads {
             self.results[*at] = Some(match read {
                 NamedRead::Get { ns, key } => {
-                    let marker = marker::get(Name::new(ns, key)?, now, self.context);
+                    let marker = marker::get(Name::new(ns, key)?, now, self.context)?;
                     OperationResult::Got { key, marker }
                 }
                 NamedRead::GetMany { ns, keys } => {
                     let names = keys.iter().map(String::as_str).collect();
-                    let markers = marker::get_many(ns, names, now, self.context);
+                    let markers = marker::get_many(ns, names, now, self.context)?;
                     OperationResult::GotMany { keys, markers }
                 }
             });

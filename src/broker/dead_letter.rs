@@ -5,12 +5,15 @@
 //! transaction. How a letter comes to be is [`crate::broker::settle`]'s.
 
 use queen_engine::message::MessageId;
+use queen_engine::rights::Privilege;
 
 use crate::broker::group::no_such_group;
 use crate::broker::hold::share_queue_and_group;
-use crate::broker::lookup;
+use crate::broker::push::notify;
+use crate::broker::{lookup, rights};
 use crate::error::{Code, Error, Result};
 use crate::pg::clock::{self, Moment};
+use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::dead_letter::{self, Letter, LetterFilter};
 use crate::store::group::{Group, QUEUE_MODE};
 use crate::store::queue::Queue;
@@ -24,11 +27,17 @@ use crate::wait::waiters::{self, PartitionHash, Topic};
 ///
 /// Shares the locks under which the group stays as it is, after it has deleted the letter's row.
 pub fn replay(id: i64) -> Result<(MessageId, String)> {
+    rights::require_some(Privilege::Manage)?;
     let letter = dead_letter::take(id).ok_or_else(|| no_such_letter(id))?;
+    if !rights::may(Privilege::Manage, &letter.queue)? {
+        // Ids are easy to guess, and the name of the queue is not for each role to know.
+        let what = format!("dead letter {id}");
+        return Err(rights::refusal_of_unnamed(Privilege::Manage, &what));
+    }
     let (queue, group) = share_queue_and_group(&letter.queue, &letter.group, true)?;
     let queue = queue.ok_or_else(|| Error::no_such_queue(&letter.queue))?;
     let group = group.ok_or_else(|| no_such_group(&letter.queue, &letter.group))?;
-    Ok((push_again(&queue, &group, &letter), letter.transaction_id))
+    Ok((push_again(&queue, &group, &letter)?, letter.transaction_id))
 }
 
 /// [`replay`] for all letters that `filter` means, up to `limit`, the oldest first; returns how
@@ -44,6 +53,7 @@ pub fn replay_all(
 ) -> Result<i64> {
     let mut ids = Vec::new();
     enter(&mut || {
+        rights::require(Privilege::Manage, filter.queue)?;
         let name = filter.group.unwrap_or(QUEUE_MODE);
         let (queue, group) = lookup::queue_and_group(filter.queue, name)?;
         queue.ok_or_else(|| Error::no_such_queue(filter.queue))?;
@@ -78,7 +88,7 @@ fn hold(filter: &LetterFilter<'_>, limit: usize) -> Vec<i64> {
 }
 
 /// Push a dead letter again, for its group alone.
-fn push_again(queue: &Queue, group: &Group, letter: &Letter) -> MessageId {
+fn push_again(queue: &Queue, group: &Group, letter: &Letter) -> Result<MessageId> {
     waiters::touch(Topic::queue(&queue.name), PartitionHash::of(&letter.partition));
     // The transaction id before the segment id: readers rely on this order.
     let xid = seen_snapshot::assign_xid(queue.identity);
@@ -94,8 +104,19 @@ fn push_again(queue: &Queue, group: &Group, letter: &Letter) -> MessageId {
         only_group: Some(group.id),
     });
     let (group, partition) = (group.id, letter.partition.clone());
-    replay::insert(queue.id, &Replay { segment, xid, partition, group });
-    MessageId::new(segment, 0)
+    let repeats = repeated_by(queue, letter.message)?;
+    let replay = Replay { segment, xid, partition, group };
+    replay::insert(queue.id, &replay, &letter.transaction_id, repeats);
+    notify::announce(queue);
+    Ok(MessageId::new(segment, 0))
+}
+
+/// The message that the replay of `message` repeats: that one, or, if it was a replay itself, the
+/// one that it has repeated.
+fn repeated_by(queue: &Queue, message: MessageId) -> Result<MessageId> {
+    ActiveSnapshot::new_snapshot(|under| {
+        Ok(replay::repeated_by(queue.id, message.segment(), under).unwrap_or(message))
+    })
 }
 
 fn no_such_letter(id: i64) -> Error {
@@ -106,6 +127,7 @@ fn no_such_letter(id: i64) -> Error {
 
 /// Delete dead letters of the queue: of one group or of all (None), of any age (None) or those that
 /// failed before a moment. Returns how many. Waits for transactions that delete one of them.
-pub fn purge(queue: &str, group: Option<&str>, before: Option<Moment>) -> i64 {
-    dead_letter::purge(queue, group, before)
+pub fn purge(queue: &str, group: Option<&str>, before: Option<Moment>) -> Result<i64> {
+    rights::require(Privilege::Manage, queue)?;
+    Ok(dead_letter::purge(queue, group, before))
 }

@@ -1,6 +1,9 @@
 //! What a call looks up before it can begin: a queue, a queue and a group, what a pop or a
 //! settlement needs. Sessions remember queues and groups, so most calls read no row for them.
 //!
+//! Before it looks, a call asks for the privilege that it needs ([`crate::broker::rights`]):
+//! [`for_pop`] does so for its callers, others ask where they begin.
+//!
 //! A look-up takes no lock, but for those that say so, and but for the first one after a restore
 //! ([`crate::broker::restore`]).
 
@@ -10,8 +13,9 @@ use queen_engine::cursor::Start;
 use queen_engine::discovery::Discovery;
 use queen_engine::lease::LeaseId;
 use queen_engine::receipt::Receipt;
+use queen_engine::rights::Privilege;
 
-use crate::broker::restore;
+use crate::broker::{restore, rights};
 use crate::error::Result;
 use crate::pg::changes;
 use crate::pg::clock::{self, Moment};
@@ -23,7 +27,7 @@ use crate::store::group::{self, Group};
 use crate::store::identity::Identity;
 use crate::store::lease_set::Covered;
 use crate::store::located::Located;
-use crate::store::queue::{self, Queue};
+use crate::store::queue::{self, Queue, StoredQueue};
 use crate::store::receipt;
 use crate::store::tally;
 use crate::store::timer;
@@ -31,6 +35,8 @@ use crate::store::timer;
 thread_local! {
     static QUEUES: RowCache<String, Queue> = RowCache::of(REMEMBERED);
     static PAIRS: RowCache<(String, String), (Queue, Group)> = RowCache::of(REMEMBERED);
+    /// Lists of queues, each with a group that is registered in all of them.
+    static REGISTERED: RowCache<String, ()> = RowCache::of(REMEMBERED);
 }
 
 /// How many queues, and how many pairs of a queue and a group, a session remembers.
@@ -69,8 +75,18 @@ pub fn find_or_create_queue(name: &str, now: Moment) -> Result<Queue> {
 /// Lock order: the table `identity` before rows of queues. So this looks the queue up first, which
 /// sets the identity after a restore, and locks the row only then.
 pub fn lock_queue(name: &str) -> Result<Option<Queue>> {
+    locked(name, queue::lock)
+}
+
+/// The queue of this name, its row shared with others that do so: no transaction changes its
+/// options before this one ends. Lock order: as [`lock_queue`].
+pub fn share_queue(name: &str) -> Result<Option<Queue>> {
+    locked(name, queue::share)
+}
+
+fn locked(name: &str, lock: impl Fn(&str) -> Option<StoredQueue>) -> Result<Option<Queue>> {
     queue_named(name)?;
-    let Some(stored) = queue::lock(name) else { return Ok(None) };
+    let Some(stored) = lock(name) else { return Ok(None) };
     ActiveSnapshot::new_snapshot(|under| restore::adopted(stored, under)).map(Some)
 }
 
@@ -98,6 +114,12 @@ impl ForPop {
     /// How transaction ids are stored.
     pub fn identity(&self) -> Result<Identity> {
         identity_of(self.queue.as_ref())
+    }
+
+    /// Whether pops of the group find nothing: the queue is paused, or the group.
+    pub fn is_paused(&self) -> bool {
+        self.queue.as_ref().is_some_and(|queue| queue.is_paused)
+            || self.group.as_ref().is_some_and(|group| group.is_paused)
     }
 
     /// Whether a message is due to enter the log.
@@ -129,6 +151,23 @@ pub fn queue_and_group(queue: &str, group: &str) -> Result<(Option<Queue>, Optio
     Ok(if both.is_some() { both.unzip() } else { seen })
 }
 
+/// Whether the group of this name is registered in each of the queues; `need_queues`: and whether
+/// these exist. At this moment; in REPEATABLE READ, as the transaction sees it.
+pub fn is_registered_in_all(queues: &[&str], group: &str, need_queues: bool) -> Result<bool> {
+    let read = |under: &ActiveSnapshot| {
+        for queue in queues {
+            let is_missing = need_queues && find_queue(queue, under)?.is_none();
+            if is_missing || group::find(queue, group, under)?.is_none() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
+    };
+    // No name has control characters.
+    let key = format!("{}\n{group}\n{need_queues}", queues.join("\n"));
+    Ok(REGISTERED.with(|rows| rows.get(key, read))?.is_some())
+}
+
 /// Whether the group is still what it was when it was looked up, and read in the same way: at this
 /// moment, also in REPEATABLE READ. A transaction that has the shares of
 /// `cursor::try_share_first_reads` keeps it so to its end, so it asks after it has them.
@@ -151,8 +190,9 @@ pub fn next_timer(queue: &Queue, under: &ActiveSnapshot) -> Option<Moment> {
     timer::next(queue.id, tally::timers_from(queue, clock::now(), under), under)
 }
 
-/// Look up what a pop goes by.
+/// Look up what a pop goes by, for a caller that may pop from the queue (42501).
 pub fn for_pop(queue: &str, group: &str) -> Result<ForPop> {
+    rights::require(Privilege::Pop, queue)?;
     let (mut queue, group) = queue_and_group(queue, group)?;
     ActiveSnapshot::new_snapshot(|under| {
         let discovery = match &group {
@@ -173,6 +213,8 @@ pub fn for_pop(queue: &str, group: &str) -> Result<ForPop> {
 pub struct ForSettle {
     /// None: the group has been removed, and its leases with it; or the queue has.
     pub queue: Option<Queue>,
+    /// None: the group has been removed.
+    pub queue_name: Option<String>,
     pub identity: Identity,
     pub located: Vec<Located>,
     /// Claims of the lease that are gone, each with the receipt that the lease has left.
@@ -196,7 +238,8 @@ pub fn lock_leased(cursors: &[u64]) -> Result<Vec<LockedCursor>> {
 }
 
 /// Lock the cursors and claims that the lease covers, which are given ascending by id, and read
-/// their states after that. Waits for the transactions that hold them.
+/// their states after that. Waits for the transactions that hold them. It is the caller who finds
+/// out whether there is such a lease: whether a role may use it is asked after that.
 pub fn for_settle(lease: LeaseId, covered: &[Covered]) -> Result<ForSettle> {
     let ids: Vec<u64> = covered.iter().map(|covered| covered.id).collect();
     let locked = lock_leased(&ids)?;
@@ -209,13 +252,14 @@ pub fn for_settle(lease: LeaseId, covered: &[Covered]) -> Result<ForSettle> {
     let group = locked.first().map(|locked| locked.group);
     let group = group.or_else(|| gone.first().map(|(located, _)| located.group));
     let names = group.map(group::names_of).transpose()?.flatten();
-    let found = names.map(|(queue, group)| queue_and_group(&queue, &group)).transpose()?;
+    let found = names.as_ref().map(|(queue, group)| queue_and_group(queue, group)).transpose()?;
     let queue = found.and_then(|(queue, _)| queue);
+    let queue_name = names.map(|(queue, _)| queue);
     ActiveSnapshot::new_snapshot(|under| {
         let identity = identity_of(queue.as_ref())?;
         // A cursor or claim with a lease has a state, so the start of the group does not matter.
         let start = Start::default();
         let located = cursor_or_claim::locate(locked, |_| &start, under)?;
-        Ok(ForSettle { queue, identity, located, gone })
+        Ok(ForSettle { queue, queue_name, identity, located, gone })
     })
 }

@@ -1,4 +1,4 @@
-//! How a marker is written: put, deleted, incremented, checked.
+//! How a marker is written: put, deleted, incremented, checked; and how it is read.
 //!
 //! Called by `api::kv` and by [`crate::broker::bundle`], inside an SPI connection. The engine
 //! decides on the row as it was just read; then the row is written on condition that it is still
@@ -22,13 +22,15 @@
 
 use pgrx::{check_for_interrupts, pg_sys};
 use queen_engine::kv::{self, Decision, Expect, Invalid, Micros, Name, NotApplied, Slot, Write};
+use queen_engine::rights::Privilege;
 
+use crate::broker::rights;
 use crate::error::{Code, Error, Result};
 use crate::pg::datum::{Jsonb, Numeric};
 use crate::pg::relation;
 use crate::pg::result_context::ResultContext;
 use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
-use crate::store::marker::{self, MARKERS, StoredMarker};
+use crate::store::marker::{self, LiveMarker, MARKERS, StoredMarker};
 
 /// A write on one marker: the rule, and what to store where the rule says so.
 pub struct MarkerWrite {
@@ -82,8 +84,10 @@ impl MarkerWrite {
         self.locks_for_write = true;
     }
 
-    /// Carry it out. A refusal is an outcome, not an error; its value is copied to `context`.
+    /// Carry it out, for a caller that may write in the namespace (42501). A refusal is an outcome,
+    /// not an error; its value is copied to `context`.
     pub fn run(&self, name: Name, now: Micros, context: ResultContext) -> Result<MarkerOutcome> {
+        rights::require(Privilege::Write, name.ns())?;
         let mut attempts = 0;
         loop {
             check_for_interrupts!();
@@ -250,4 +254,33 @@ impl From<Invalid> for Error {
     fn from(invalid: Invalid) -> Self {
         Error::invalid(invalid.message, invalid.detail, invalid.hint)
     }
+}
+
+/// One marker, for a caller that may read in its namespace (42501).
+pub fn get(name: Name, now: Micros, context: ResultContext) -> Result<Option<LiveMarker>> {
+    rights::require(Privilege::Read, name.ns())?;
+    Ok(marker::get(name, now, context))
+}
+
+/// Several markers of a namespace, in the order of the keys, for a caller that may read there.
+pub fn get_many(
+    ns: &str,
+    keys: Vec<&str>,
+    now: Micros,
+    context: ResultContext,
+) -> Result<Vec<Option<LiveMarker>>> {
+    rights::require(Privilege::Read, ns)?;
+    Ok(marker::get_many(ns, keys, now, context))
+}
+
+/// The markers of a range of keys, up to `max_rows`, for a caller that may read in the namespace.
+pub fn list(
+    ns: &str,
+    range: &(String, String),
+    max_rows: i64,
+    now: Micros,
+    context: ResultContext,
+) -> Result<Vec<(String, LiveMarker)>> {
+    rights::require(Privilege::Read, ns)?;
+    Ok(marker::list(ns, range, max_rows, now, context))
 }

@@ -5,11 +5,14 @@
 //! of the transaction that schedules, replaces, cancels or moves it; another transaction that names
 //! the same timer waits for it.
 
+use queen_engine::rights::Privilege;
+
 use crate::broker::lookup;
 use crate::broker::push::Message;
 use crate::broker::push::delayed::moment_of;
 use crate::broker::push::recurring::{self, Times};
 use crate::broker::queue::find_or_auto_create;
+use crate::broker::rights;
 use crate::error::Result;
 use crate::pg::clock::Moment;
 use crate::pg::random::random;
@@ -42,7 +45,7 @@ pub fn schedule(key: &str, message: &Message, deliver_at: Moment) -> Result<Sche
 
 /// Let `message` recur by this schedule under `key`, in place of what is scheduled under it. A
 /// message that recurs by the same schedule under this key goes on as it did, with the new content.
-/// Otherwise it comes first after `now`. 22023 where it never comes; 42704 as [`schedule`].
+/// Otherwise it comes first after `now`. 22023 where it never comes; otherwise as [`schedule`].
 pub fn every(key: &str, message: &Message, times: &Times, now: Moment) -> Result<Scheduled> {
     // Before the queue is created.
     times.first(now)?;
@@ -59,6 +62,7 @@ pub fn every(key: &str, message: &Message, times: &Times, now: Moment) -> Result
 /// Take a timer out; returns its transaction_id and its moment. None: there is no such timer, or no
 /// such queue.
 pub fn cancel(queue: &str, key: &str) -> Result<Option<(String, Moment)>> {
+    rights::require(Privilege::Push, queue)?;
     let queue = lookup::queue_named(queue)?;
     Ok(queue.and_then(|queue| timer::cancel(queue.id, key)))
 }

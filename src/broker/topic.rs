@@ -8,10 +8,11 @@
 
 use std::rc::Rc;
 
+use queen_engine::rights::Privilege;
 use queen_engine::topic::Bindings;
 
-use crate::broker::lookup;
 use crate::broker::push::{Destination, Message, Pushed, push};
+use crate::broker::{lookup, rights};
 use crate::error::{Error, Result};
 use crate::pg::allocator;
 use crate::pg::row_cache::RowCache;
@@ -33,6 +34,7 @@ fn bindings() -> Result<Rc<Bindings>> {
 /// queue need not exist; with `queen_mq.auto_create` off it must (42704). Waits for a transaction
 /// that is binding it so.
 pub fn bind(pattern: &str, queue: &str) -> Result<bool> {
+    rights::require(Privilege::Manage, queue)?;
     if !settings::auto_create() && lookup::queue_named(queue)?.is_none() {
         return Err(Error::no_such_queue(queue));
     }
@@ -41,12 +43,13 @@ pub fn bind(pattern: &str, queue: &str) -> Result<bool> {
 
 /// Undo a binding. False if there is none. Waits for a transaction that is undoing it.
 pub fn unbind(pattern: &str, queue: &str) -> Result<bool> {
+    rights::require(Privilege::Manage, queue)?;
     Ok(binding::delete(pattern, queue))
 }
 
 /// Push a message to each queue that is bound to the topic. `message` is what is pushed to a queue
 /// of this name. Returns what became of each, in ascending order of the queues. Errors are those
-/// of a push.
+/// of a push: the caller must have the privilege on each of them.
 pub fn publish(topic: &str, message: impl Fn(&str) -> Message) -> Result<Vec<(Rc<str>, Pushed)>> {
     let bindings = bindings()?;
     let queues = bindings.queues_of(topic);

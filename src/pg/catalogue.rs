@@ -7,8 +7,8 @@ use std::ffi::{CStr, c_char};
 use pgrx::pg_sys;
 
 use super::address_map::AddressMap;
-use super::changes;
 use super::table::Table;
+use super::{changes, roles};
 use crate::error::Error;
 
 /// What this layer has to know of the extension that it serves.
@@ -50,6 +50,11 @@ pub fn oid_of(name: &'static CStr) -> pg_sys::Oid {
     let oid = look_up(name);
     OIDS.with_borrow_mut(|known| known.insert(name.as_ptr(), (changes, oid)));
     oid
+}
+
+/// Whether there is such a relation of the extension at this moment.
+pub fn is_there(name: &CStr) -> bool {
+    find(name) != pg_sys::InvalidOid
 }
 
 /// InvalidOid where there is no such relation.
@@ -128,14 +133,7 @@ fn refuse_owner(table: &Table, owner: pg_sys::Oid, of_rest: pg_sys::Oid) -> ! {
 
 /// The name of a role in quotes, or its OID if it is gone.
 fn role_name(role: pg_sys::Oid) -> String {
-    // SAFETY: a look-up in the catalogue caches, which returns a copy of the name, or NULL.
-    unsafe {
-        let name = pg_sys::GetUserNameFromId(role, true);
-        match name.is_null() {
-            true => role.to_u32().to_string(),
-            false => format!("\"{}\"", CStr::from_ptr(name).to_string_lossy()),
-        }
-    }
+    roles::name(role).map_or_else(|| role.to_u32().to_string(), |name| format!("\"{name}\""))
 }
 
 fn owner_of(relation: pg_sys::Oid) -> pg_sys::Oid {

@@ -73,6 +73,30 @@ pub fn interval(micros: i64) -> Option<Interval> {
     Interval::new(0, 0, micros).ok()
 }
 
+/// An interval in ISO 8601, as PostgreSQL writes one with `IntervalStyle` iso_8601: `P1DT12H`.
+pub fn iso_duration(interval: Interval) -> String {
+    let (months, days, micros) = (interval.months(), interval.days(), interval.micros());
+    let part = |value: i64, unit| if value == 0 { String::new() } else { format!("{value}{unit}") };
+    let date = [(months / 12, 'Y'), (months % 12, 'M'), (days, 'D')];
+    let date = date.map(|(value, unit)| part(value.into(), unit)).concat();
+    let (minutes, rest) = (micros / (60 * SECOND), micros % (60 * SECOND));
+    let seconds = match (rest / SECOND, (rest % SECOND).abs()) {
+        (0, 0) => String::new(),
+        (whole, 0) => format!("{whole}S"),
+        (whole, fraction) => {
+            let sign = if rest < 0 { "-" } else { "" };
+            let fraction = format!("{fraction:06}");
+            format!("{sign}{}.{}S", whole.abs(), fraction.trim_end_matches('0'))
+        }
+    };
+    let time = [part(minutes / 60, 'H'), part(minutes % 60, 'M'), seconds].concat();
+    match (date.is_empty(), time.is_empty()) {
+        (true, true) => "PT0S".to_owned(),
+        (_, true) => format!("P{date}"),
+        (_, false) => format!("P{date}T{time}"),
+    }
+}
+
 /// A moment and an interval later, by the calendar of the session's time zone. Beyond what a
 /// timestamptz can hold it is an ERROR.
 pub fn plus(at: Moment, months: i32, days: i32, micros: i64) -> Moment {

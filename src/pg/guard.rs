@@ -18,6 +18,14 @@ pub struct Guard {
     user: pg_sys::Oid,
     security: c_int,
     outer: Path,
+    outer_roles: Roles,
+}
+
+/// As whom the innermost guard acts, and for whom.
+#[derive(Clone, Copy)]
+struct Roles {
+    caller: pg_sys::Oid,
+    acting: pg_sys::Oid,
 }
 
 /// What the innermost guard has done about the search_path.
@@ -32,6 +40,22 @@ enum Path {
 
 thread_local! {
     static PATH: Cell<Path> = const { Cell::new(Path::Unguarded) };
+    static ROLES: Cell<Roles> = const {
+        Cell::new(Roles { caller: pg_sys::InvalidOid, acting: pg_sys::InvalidOid })
+    };
+}
+
+/// The role that was in force where the innermost guard began: the one that has called. After SET
+/// ROLE it is that role, and in a SECURITY DEFINER function the function's owner. InvalidOid
+/// without a guard.
+pub fn caller() -> pg_sys::Oid {
+    ROLES.get().caller
+}
+
+/// Whether the innermost guard acts as the role that has called.
+pub fn acts_as_caller() -> bool {
+    let Roles { caller, acting } = ROLES.get();
+    caller == acting && caller != pg_sys::InvalidOid
 }
 
 impl Guard {
@@ -47,7 +71,8 @@ impl Guard {
             pg_sys::GetUserIdAndSecContext(&mut user, &mut security);
             pg_sys::SetUserIdAndSecContext(role, security | restricted as c_int);
         }
-        Self { user, security, outer: PATH.replace(Path::AsItWas) }
+        let outer_roles = ROLES.replace(Roles { caller: user, acting: role });
+        Self { user, security, outer: PATH.replace(Path::AsItWas), outer_roles }
     }
 }
 
@@ -58,6 +83,7 @@ impl Drop for Guard {
             // transaction is being rolled back, its end would do what this does.
             unsafe { pg_sys::AtEOXact_GUC(false, level) };
         }
+        ROLES.set(self.outer_roles);
         // SAFETY: sets plain variables to what `act_as` has found.
         unsafe { pg_sys::SetUserIdAndSecContext(self.user, self.security) };
     }

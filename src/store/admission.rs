@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use pgrx::pg_sys;
+use queen_engine::message::MessageId;
 
 use crate::error::Result;
 use crate::pg::clock::{At, Moment};
@@ -194,6 +195,24 @@ pub fn is_remembered(queue: i64, partition: &str, id: &str, since: Moment) -> Re
         Ok(REMEMBERED.end(&key, ScanEnd::Start, under, read))
     })?;
     Ok(found.is_some_and(|at| at > since))
+}
+
+/// A transaction_id that was pushed, as far as it is remembered: also for a while after the dedup
+/// window.
+pub struct Admitted {
+    /// None: the message waits for its delay.
+    pub message: Option<MessageId>,
+    pub at: Moment,
+}
+
+/// What is remembered of this transaction_id.
+pub fn find(queue: i64, partition: &str, id: &str, under: &ActiveSnapshot) -> Option<Admitted> {
+    let key = [Value::Int(queue), Value::Text(partition), Value::Text(id)];
+    let read = |row: &Tuple| Admitted {
+        message: row.get::<i64>(MESSAGE_ID).map(MessageId::from_sql),
+        at: row.need::<At>(ADMITTED_AT).0,
+    };
+    REMEMBERED.end(&key, ScanEnd::Start, under, read)
 }
 
 /// Whether an open transaction is pushing this transaction_id. (A push of a duplicate locks the row

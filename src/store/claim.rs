@@ -17,7 +17,7 @@ use queen_engine::lease::LeaseId;
 use queen_engine::message::{MessageId, Spans};
 
 use super::located::Located;
-use super::{decode, progress, signed, unsigned};
+use super::{progress, signed, unsigned};
 use crate::error::Result;
 use crate::pg::clock::{At, Moment};
 use crate::pg::columns::{Columns, arg};
@@ -337,7 +337,7 @@ pub fn of_group(group: i64, under: &ActiveSnapshot) -> Result<Vec<Located>> {
     let read = |row: SqlRow| {
         let message = MessageId::from_sql(row.need(MESSAGE_ID));
         let cursor = match row.get::<Vec<u8>>(c"state") {
-            Some(bytes) => decode(&bytes, &progress::PROGRESS, "the state of a claim")?,
+            Some(bytes) => progress::read_state(&bytes)?,
             None => Cursor::claimed(message, row.need::<At>(TAKEN_AT).0, terms_of(&row)),
         };
         Ok(Located {

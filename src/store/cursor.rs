@@ -259,7 +259,7 @@ static OF_GROUP: Statement = Statement::new(
 pub(super) fn of_group(group: i64, start: &Start, under: &ActiveSnapshot) -> Result<Vec<Located>> {
     let read = |row: SqlRow| {
         let cursor = match row.get::<Vec<u8>>(c"state") {
-            Some(bytes) => super::decode(&bytes, &progress::PROGRESS, "the state of a cursor")?,
+            Some(bytes) => progress::read_state(&bytes)?,
             None => Cursor::new(start.clone()),
         };
         Ok(Located {

@@ -10,7 +10,7 @@ use crate::pg::columns::{Columns, arg};
 use crate::pg::datum::Jsonb;
 use crate::pg::relation;
 use crate::pg::snapshot::ActiveSnapshot;
-use crate::pg::spi::Statement;
+use crate::pg::spi::{SqlRow, Statement};
 use crate::pg::table::table;
 
 table! {
@@ -102,12 +102,45 @@ pub fn count(queue: &str, group: &str, under: &ActiveSnapshot) -> i64 {
     COUNT.read(&[arg(queue), arg(group)], under).first().and_then(|row| row.only()).unwrap_or(0)
 }
 
+/// What is known of a dead letter without its payload.
+pub struct Buried {
+    /// '' is queue mode.
+    pub group: String,
+    pub message: MessageId,
+    pub error: Option<String>,
+    pub deliveries: u32,
+}
+
+static NAMED: Statement = Statement::new(
+    "SELECT consumer_group, message_id, error, deliveries FROM queen_mq.dead_letter
+     WHERE queue = $1 AND partition = $2 AND transaction_id = $3 COLLATE \"C\"
+     ORDER BY message_id DESC LIMIT 1000",
+    &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::TEXTOID],
+);
+
+/// The dead letters of messages with this transaction_id, the newest message first.
+pub fn named(
+    queue: &str,
+    partition: &str,
+    transaction_id: &str,
+    under: &ActiveSnapshot,
+) -> Vec<Buried> {
+    let read = |row: SqlRow| Buried {
+        group: row.need(CONSUMER_GROUP),
+        message: MessageId::from_sql(row.need(MESSAGE_ID)),
+        error: row.get(ERROR),
+        deliveries: row.need::<i32>(DELIVERIES) as u32,
+    };
+    NAMED.read(&[arg(queue), arg(partition), arg(transaction_id)], under).map(read).collect()
+}
+
 /// A dead letter that was taken out of the table.
 pub struct Letter {
     pub queue: String,
     /// '' is queue mode.
     pub group: String,
     pub partition: String,
+    pub message: MessageId,
     pub transaction_id: String,
     pub payload: Jsonb,
     pub headers: Option<Jsonb>,
@@ -115,7 +148,7 @@ pub struct Letter {
 
 static TAKE: Statement = Statement::new(
     "DELETE FROM queen_mq.dead_letter WHERE id = $1
-     RETURNING queue, consumer_group, partition, transaction_id, payload, headers",
+     RETURNING queue, consumer_group, partition, message_id, transaction_id, payload, headers",
     &[pg_sys::INT8OID],
 );
 
@@ -125,6 +158,7 @@ pub fn take(id: i64) -> Option<Letter> {
         queue: row.need(QUEUE),
         group: row.need(CONSUMER_GROUP),
         partition: row.need(PARTITION),
+        message: MessageId::from_sql(row.need(MESSAGE_ID)),
         transaction_id: row.need(TRANSACTION_ID),
         payload: row.need(PAYLOAD),
         headers: row.get(HEADERS),

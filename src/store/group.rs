@@ -41,10 +41,13 @@ pub struct Group {
     pub baseline: Option<i64>,
     /// Options that the group has of its own, in place of the queue's: those that are not None.
     pub own: Options,
+    /// Pops of the group find nothing.
+    pub is_paused: bool,
 }
 
 impl Group {
-    /// Whether each partition is read in order, by one consumer at a time.
+    /// Whether each partition is read in order, by one consumer at a time. `options`: those of the
+    /// queue, or those that are in effect for the group.
     pub fn is_ordered(&self, options: &Options) -> bool {
         self.own.ordering.as_deref().unwrap_or(options.ordering()) != UNORDERED
     }
@@ -73,7 +76,8 @@ impl Group {
 macro_rules! columns {
     () => {
         "id, queue, name, registered_at, start, initial, baseline, ordering, lease_time,
-         retry_limit, retry_delay, retry_backoff, retry_delay_max, max_deliveries, on_exhausted"
+         retry_limit, retry_delay, retry_backoff, retry_delay_max, max_deliveries, on_exhausted,
+         paused"
     };
 }
 
@@ -99,6 +103,7 @@ table! {
     RETRY_DELAY_MAX: c"retry_delay_max" INTERVALOID,
     MAX_DELIVERIES: c"max_deliveries" INT4OID,
     ON_EXHAUSTED: c"on_exhausted" TEXTOID,
+    PAUSED: c"paused" BOOLOID,
 }
 
 /// A row of the table.
@@ -121,6 +126,7 @@ fn read(row: &impl Columns<Column>) -> Result<Group> {
             on_exhausted: row.get(ON_EXHAUSTED),
             ..Options::default()
         },
+        is_paused: row.need(PAUSED),
     })
 }
 
@@ -244,7 +250,8 @@ pub fn register(queue: &str, name: &str, new: NewGroup, patience: Patience) -> O
     };
     let (id, name) = (row.need(ID), name.to_owned());
     let own = Options { ordering, ..Options::default() };
-    Some(Group { id, name, registered_at: now, start, initial, baseline, own })
+    let (registered_at, is_paused) = (now, false);
+    Some(Group { id, name, registered_at, start, initial, baseline, own, is_paused })
 }
 
 /// Whether the group is registered at this moment.
@@ -334,49 +341,6 @@ static FORGET: Statement =
 pub fn forget(group: i64) {
     catalogue::announce();
     FORGET.run(&[arg(group)]);
-}
-
-static DELETE: [Statement; 5] = [
-    Statement::new(
-        "DELETE FROM queen_mq.progress WHERE cursor_id = ANY (ARRAY(
-             SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1)
-             UNION ALL SELECT id FROM queen_mq.claim WHERE group_id = ANY ($1)))",
-        &[pg_sys::INT8ARRAYOID],
-    ),
-    Statement::new("DELETE FROM queen_mq.claim WHERE group_id = ANY ($1)", &[pg_sys::INT8ARRAYOID]),
-    Statement::new(
-        "DELETE FROM queen_mq.cursor WHERE group_id = ANY ($1)",
-        &[pg_sys::INT8ARRAYOID],
-    ),
-    Statement::new(
-        "DELETE FROM queen_mq.discovery WHERE group_id = ANY ($1)",
-        &[pg_sys::INT8ARRAYOID],
-    ),
-    Statement::new(
-        "DELETE FROM queen_mq.consumer_group WHERE id = ANY ($1)",
-        &[pg_sys::INT8ARRAYOID],
-    ),
-];
-static DELETE_RECEIPTS: [Statement; 2] = [
-    Statement::new(
-        "DELETE FROM queen_mq.receipt WHERE cursor_id = ANY (ARRAY(
-             SELECT id FROM queen_mq.cursor WHERE group_id = ANY ($1)))",
-        &[pg_sys::INT8ARRAYOID],
-    ),
-    // Receipts of claims. Most of these claims are gone, so the receipts name the group.
-    Statement::new(
-        "DELETE FROM queen_mq.receipt WHERE group_id = ANY ($1)",
-        &[pg_sys::INT8ARRAYOID],
-    ),
-];
-
-/// Delete groups with their cursors and claims. The caller has locked all of them.
-pub fn delete(groups: &[Group]) {
-    let ids: Vec<i64> = groups.iter().map(|group| group.id).collect();
-    catalogue::announce();
-    for statement in DELETE_RECEIPTS.iter().chain(&DELETE) {
-        statement.run(&[arg(ids.clone())]);
-    }
 }
 
 /// The highest transaction id in the starts of the queue's groups.

@@ -1,5 +1,5 @@
-//! Writing the options that a consumer group has of its own, in place of its queue's. They are read
-//! with the other columns of the group, in [`super::group`].
+//! Writing the options that a consumer group has of its own, in place of its queue's, and whether
+//! it is paused. They are read with the other columns of the group, in [`super::group`].
 
 use pgrx::pg_sys;
 
@@ -40,4 +40,15 @@ pub fn set(group: i64, own: &Options) {
         own.on_exhausted.as_deref().and_then(arg),
         own.ordering.as_deref().and_then(arg),
     ]);
+}
+
+static SET_PAUSED: Statement = Statement::new(
+    "UPDATE queen_mq.consumer_group SET paused = $2 WHERE id = $1",
+    &[pg_sys::INT8OID, pg_sys::BOOLOID],
+);
+
+/// Let pops of the group find nothing, or what there is again. The caller has locked the row.
+pub fn set_paused(group: i64, is_paused: bool) {
+    catalogue::announce();
+    SET_PAUSED.run(&[arg(group), arg(is_paused)]);
 }

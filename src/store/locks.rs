@@ -20,7 +20,8 @@
 //! looks whether the lock is free.
 //!
 //! The table `identity`, which the first call after a restore locks, and the row of a queue that is
-//! configured or deleted are locked before them. Rows of groups, of cursors and claims (both
+//! configured, paused or deleted are locked before them, and so is that row where a call shares it
+//! that gives a group an ordering of its own. Rows of groups, of cursors and claims (both
 //! ascending), of timers, dead letters and bindings are locked after them. Pops and sweeps only try
 //! these locks, they wait for none. The module `broker::hold::attempts` says how the other calls
 //! wait.

@@ -2,15 +2,19 @@
 //! direct reads and writes. And all locks that are no rows ([`locks`]). Nothing here decides.
 
 pub mod admission;
+pub mod aging;
 pub mod binding;
 pub mod claim;
 pub mod cursor;
 pub mod cursor_or_claim;
 pub mod dead_letter;
 pub mod discovery;
+pub mod grants;
 pub mod group;
 pub mod group_options;
 pub mod group_pages;
+pub mod group_removal;
+pub mod held_up;
 pub mod identity;
 pub mod lease_set;
 pub mod located;

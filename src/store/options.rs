@@ -20,6 +20,8 @@ pub struct Options {
     pub completed_retention: Option<Interval>,
     pub max_depth: Option<i64>,
     pub ordering: Option<String>,
+    pub delivery: Option<String>,
+    pub notify: Option<bool>,
 }
 
 pub const DEFAULT_LEASE_TIME: i64 = 60 * SECOND;
@@ -30,6 +32,8 @@ pub const DEFAULT_RETRY_DELAY_MAX: i64 = HOUR;
 pub const DEAD_LETTER: &str = "dead_letter";
 /// A value of ordering: competing consumers.
 pub const UNORDERED: &str = "none";
+/// A value of delivery: of each partition, the newest message alone.
+pub const LATEST: &str = "latest";
 pub const DEFAULT_DEDUP_WINDOW: i64 = HOUR;
 pub const DEFAULT_COMPLETED_RETENTION: i64 = DAY;
 
@@ -95,6 +99,20 @@ impl Options {
 
     pub fn ordering(&self) -> &str {
         self.ordering.as_deref().unwrap_or("partition")
+    }
+
+    pub fn delivery(&self) -> &str {
+        self.delivery.as_deref().unwrap_or("all")
+    }
+
+    /// Whether ordered groups get the newest message of a partition alone.
+    pub fn is_latest(&self) -> bool {
+        self.delivery() == LATEST
+    }
+
+    /// Whether a push notifies clients that LISTEN.
+    pub fn notify(&self) -> bool {
+        self.notify.unwrap_or(false)
     }
 
     pub fn completed_retention(&self) -> i64 {

@@ -5,14 +5,14 @@
 
 use std::ops::ControlFlow;
 
-use queen_engine::codec::{encode, encode_each};
+use queen_engine::codec::encode_each;
 use queen_engine::cursor::Cursor;
 use queen_engine::receipt::EndedLease;
 
 use super::identity::Identity;
 use super::located::Located;
 use super::receipt::{ClaimReceipts, StoredReceipts};
-use super::{decode, newest, receipt, seen_snapshot, signed, unsigned};
+use super::{aging, damaged, newest, receipt, seen_snapshot, signed, unsigned};
 use crate::error::Result;
 use crate::pg::clock::{self, At, Moment};
 use crate::pg::columns::{Arg, Columns, arg};
@@ -75,7 +75,12 @@ pub(super) fn name_of(row: &Tuple) -> (i64, u64, i64) {
 
 /// The state in a row.
 pub(super) fn state_in(row: &Tuple) -> Result<Cursor> {
-    decode(&row.need::<Vec<u8>>(STATE), &PROGRESS, "the state of a cursor")
+    read_state(&row.need::<Vec<u8>>(STATE))
+}
+
+/// The state of a cursor or a claim, as it was stored.
+pub(super) fn read_state(bytes: &[u8]) -> Result<Cursor> {
+    Cursor::from_bytes(bytes).map_err(|_| damaged(&PROGRESS, "the state of a cursor"))
 }
 
 /// The newest revision at this moment, also in REPEATABLE READ; 0 if there is none.
@@ -130,19 +135,28 @@ pub fn append(at: &Located, state: &Cursor, notice: Notice, ended: &[EndedLease]
     insert_state(at, state, announced, ended);
 }
 
+/// The moment of a state of a cursor that is leased by no consumer, and whose first message was
+/// delivered before and can be popped at once. No search for work reads moments so far back. They
+/// are there for those who ask which partitions are held up ([`held_up`]).
+const BACK: Moment = Moment::MIN;
+
 fn insert_state(at: &Located, state: &Cursor, announced: Arg, ended: &[EndedLease]) {
-    let ends_any = !ended.is_empty();
-    let due: Arg = state.due_at().and_then(|moment| arg(At(moment)));
+    let ended_at = (!ended.is_empty()).then(clock::now);
+    let due =
+        state.due_at().or_else(|| (at.message.is_none() && state.came_back()).then_some(BACK));
     PROGRESS.insert(&[
         (CURSOR_ID, arg(signed(at.id))),
         (REVISION, arg(at.revision + 1)),
         (GROUP_ID, arg(at.group)),
-        (DUE_AT, due),
+        (DUE_AT, due.and_then(|moment| arg(At(moment)))),
         (ANNOUNCED_XID, announced),
-        (STATE, arg(encode(state))),
-        (ENDED_AT, ends_any.then(|| arg(At(clock::now()))).flatten()),
-        (RECEIPTS, ends_any.then(|| arg(encode_each(ended))).flatten()),
+        (STATE, arg(state.to_bytes())),
+        (ENDED_AT, ended_at.and_then(|at| arg(At(at)))),
+        (RECEIPTS, ended_at.and_then(|_| arg(encode_each(ended)))),
     ]);
+    if let Some(moment) = ended_at {
+        aging::note_state(signed(at.id), at.revision + 1, moment);
+    }
     prune(at, at.revision + 1);
 }
 
@@ -257,6 +271,14 @@ pub(super) fn due(
     let after = [Value::Time(after.0), Value::Int(after.1)];
     let read = |row: &Tuple| (row.need::<At>(DUE_AT).0, row.need(CURSOR_ID), row.need(REVISION));
     DUE.after(&[Value::Int(group)], &after, bound.map(Value::Time), limit, under, read)
+}
+
+/// Cursors of an ordered group, after the id `after`, in whose states messages have come back that
+/// can be popped at once: ascending. The state may have been superseded.
+pub(super) fn held_up(group: i64, after: i64, limit: usize, under: &ActiveSnapshot) -> Vec<i64> {
+    let prefix = [Value::Int(group), Value::Time(BACK)];
+    let read = |row: &Tuple| row.need(CURSOR_ID);
+    DUE.after(&prefix, &[Value::Int(after)], None, limit, under, read)
 }
 
 /// The moments of the group after `now` that are visible, among the next `most` entries of the

@@ -23,6 +23,8 @@ pub struct Queue {
     /// What is added to transaction ids before they are stored.
     pub identity: Identity,
     pub options: Options,
+    /// Pops find nothing.
+    pub is_paused: bool,
 }
 
 // As sql/tables.sql has them.
@@ -30,7 +32,8 @@ macro_rules! columns {
     () => {
         "id, name, created_at, installation, xid_offset, restored_at, lease_time, retry_limit,
          retry_delay, retry_backoff, retry_delay_max, on_exhausted, dedup_window,
-         max_deliveries, delay, retention, completed_retention, max_depth, ordering"
+         max_deliveries, delay, retention, completed_retention, max_depth, ordering,
+         delivery, notify, paused"
     };
 }
 
@@ -55,6 +58,9 @@ table! {
     COMPLETED_RETENTION: c"completed_retention" INTERVALOID,
     MAX_DEPTH: c"max_depth" INT8OID,
     ORDERING: c"ordering" TEXTOID,
+    DELIVERY: c"delivery" TEXTOID,
+    NOTIFY: c"notify" BOOLOID,
+    PAUSED: c"paused" BOOLOID,
 }
 
 pub(super) static BY_NAME: Index =
@@ -75,11 +81,15 @@ static LOCK: Statement = Statement::new(
     concat!("SELECT ", columns!(), " FROM queen_mq.queue WHERE name = $1 FOR UPDATE"),
     &[pg_sys::TEXTOID],
 );
+static SHARE: Statement = Statement::new(
+    concat!("SELECT ", columns!(), " FROM queen_mq.queue WHERE name = $1 FOR SHARE"),
+    &[pg_sys::TEXTOID],
+);
 static UPDATE: Statement = Statement::new(
     "UPDATE queen_mq.queue SET lease_time = $2, retry_limit = $3, retry_delay = $4,
          retry_backoff = $5, retry_delay_max = $6, on_exhausted = $7, dedup_window = $8,
          max_deliveries = $9, delay = $10, retention = $11, completed_retention = $12,
-         max_depth = $13, ordering = $14
+         max_depth = $13, ordering = $14, delivery = $15, notify = $16
      WHERE id = $1",
     &[
         pg_sys::INT8OID,
@@ -96,6 +106,8 @@ static UPDATE: Statement = Statement::new(
         pg_sys::INTERVALOID,
         pg_sys::INT8OID,
         pg_sys::TEXTOID,
+        pg_sys::TEXTOID,
+        pg_sys::BOOLOID,
     ],
 );
 
@@ -148,7 +160,10 @@ fn read(row: &impl Columns<Column>) -> StoredQueue {
             completed_retention: row.get(COMPLETED_RETENTION),
             max_depth: row.get(MAX_DEPTH),
             ordering: row.get(ORDERING),
+            delivery: row.get(DELIVERY),
+            notify: row.get(NOTIFY),
         },
+        is_paused: row.need(PAUSED),
     };
     StoredQueue { identity, queue }
 }
@@ -184,6 +199,11 @@ pub fn lock(name: &str) -> Option<StoredQueue> {
     LOCK.run(&[arg(name)]).first().map(|row| read(&row))
 }
 
+/// [`lock`] for a call that changes nothing: its row is locked `FOR SHARE`.
+pub fn share(name: &str) -> Option<StoredQueue> {
+    SHARE.run(&[arg(name)]).first().map(|row| read(&row))
+}
+
 /// Write the queue's options.
 pub fn update(queue: &Queue) {
     fn option<T: IntoDatum + Clone>(value: &Option<T>) -> Arg {
@@ -206,7 +226,20 @@ pub fn update(queue: &Queue) {
         option(&o.completed_retention),
         option(&o.max_depth),
         option(&o.ordering),
+        option(&o.delivery),
+        option(&o.notify),
     ]);
+}
+
+static SET_PAUSED: Statement = Statement::new(
+    "UPDATE queen_mq.queue SET paused = $2 WHERE id = $1",
+    &[pg_sys::INT8OID, pg_sys::BOOLOID],
+);
+
+/// Let pops of the queue find nothing, or what there is again. The caller has locked the row.
+pub fn set_paused(queue: i64, is_paused: bool) {
+    catalogue::announce();
+    SET_PAUSED.run(&[arg(queue), arg(is_paused)]);
 }
 
 static ALL: Statement =

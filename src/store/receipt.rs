@@ -26,7 +26,7 @@ use queen_engine::receipt::{EndedLease, Receipt, joined};
 
 use super::lease_set::Covered;
 use super::located::Located;
-use super::{decode_each, signed};
+use super::{aging, decode_each, signed};
 use crate::error::Result;
 use crate::pg::clock::{self, At, HOUR, Moment};
 use crate::pg::columns::{Columns, arg};
@@ -56,7 +56,7 @@ const PRUNED: usize = 4;
 pub(super) static BLOCKS: Index =
     Index { table: &RECEIPTS, name: c"receipt_newest", columns: &[CURSOR_ID, REVISION] };
 
-/// The receipts of one state: when it ended its leases, and they, as stored.
+/// The receipts of one state: when it ended its leases ([`aging`]), and they, as stored.
 pub(super) struct StoredReceipts {
     pub(super) ended_at: Moment,
     pub(super) body: Vec<u8>,
@@ -75,10 +75,14 @@ struct Block<'a> {
 
 impl Block<'_> {
     fn insert(&self, into: &Inserting) {
+        // What a sweep has not seen before has been seen now.
+        let ended_at = self.receipts.ended_at;
+        let ended_at = if ended_at == aging::NOT_YET { clock::now() } else { ended_at };
+        aging::note_block(self.id, self.revision, ended_at);
         into.row(&[
             (CURSOR_ID, arg(self.id)),
             (REVISION, arg(self.revision)),
-            (ENDED_AT, arg(At(self.receipts.ended_at))),
+            (ENDED_AT, arg(At(ended_at))),
             (PRUNED_TO, arg(self.pruned_to)),
             (BODY, arg(self.receipts.body.as_slice())),
             (GROUP_ID, self.of_claims.and_then(|(group, _)| arg(group))),

@@ -2,14 +2,14 @@
 //! PostgreSQL has to know of them.
 
 use super::{
-    admission, binding, claim, cursor, dead_letter, discovery, group, identity, lease_set, marker,
-    progress, queue, receipt, replay, segment, sweep, tally, timer, waterline,
+    admission, binding, claim, cursor, dead_letter, discovery, grants, group, identity, lease_set,
+    marker, progress, queue, receipt, replay, segment, sweep, tally, timer, waterline,
 };
 use crate::pg::catalogue::Extension;
 use crate::pg::table::Table;
 
 /// All tables, that of queues first: its owner is the role as which the extension's code runs.
-pub static TABLES: [&Table; 21] = [
+pub static TABLES: [&Table; 22] = [
     &queue::QUEUES,
     &segment::SEGMENTS,
     &admission::ADMISSIONS,
@@ -23,6 +23,7 @@ pub static TABLES: [&Table; 21] = [
     &receipt::RECEIPTS,
     &timer::TIMERS,
     &binding::BINDINGS,
+    &grants::GRANTS,
     &identity::INSTALLATIONS,
     &marker::MARKERS,
     &lease_set::LEASE_SETS,

@@ -16,7 +16,7 @@ use std::cell::Cell;
 use pgrx::pg_sys;
 
 use super::long_walk::LongWalk;
-use super::{admission, claim, cursor, lease_set, marker, progress, receipt};
+use super::{admission, aging, claim, cursor, lease_set, marker, progress, receipt};
 use crate::pg::clock::{self, At, HOUR, Moment, SECOND};
 use crate::pg::columns::{Arg, Columns, arg};
 use crate::pg::snapshot::ActiveSnapshot;
@@ -86,6 +86,9 @@ pub struct PagedTable {
     /// age, says -infinity.
     look: Statement,
     position: Position,
+    /// Writes in the pages from $1 up to $2 from which moment on receipts age that a prepared
+    /// transaction has left ([`super::aging`]).
+    stamp: Option<&'static Statement>,
     /// Finds in the pages from $1 up to $2, which are tids, what is doomed at the moment $3.
     doomed: Statement,
     /// How long before now that moment lies, in microseconds.
@@ -134,8 +137,12 @@ impl PagedTable {
         let page = page.unwrap_or_else(|| row.need(PAGE));
         let page = if page < pages { page } else { 0 };
         let next = (page + PAGES).min(pages);
+        let [first, end, moment] = self.range(page, now);
+        if let Some(stamp) = self.stamp {
+            stamp.run(&[first, end]);
+        }
         let removed = ActiveSnapshot::fresh(|under| {
-            let doomed = self.doomed.read(&self.range(page, now), under);
+            let doomed = self.doomed.read(&[first, end, moment], under);
             self.rows.delete_found(doomed, under)
         });
         END.run(&[arg(self.task), arg(next)]);
@@ -175,6 +182,10 @@ impl PagedTable {
 
 macro_rules! paged {
     ($task:literal, $rows:path, $table:literal, $age:expr, $doomed:literal, $soonest:literal) => {
+        paged!($task, $rows, $table, $age, $doomed, $soonest, None, "")
+    };
+    ($task:literal, $rows:path, $table:literal, $age:expr, $doomed:literal, $soonest:literal,
+     $stamp:expr, $or:literal) => {
         PagedTable {
             task: $task,
             rows: &$rows,
@@ -185,7 +196,9 @@ macro_rules! paged {
                     $table,
                     " AS t ",
                     $doomed,
-                    ") AS is_doomed, (",
+                    ")",
+                    $or,
+                    " AS is_doomed, (",
                     $soonest,
                     ")::timestamptz AS soonest, pg_catalog.pg_relation_size('queen_mq.",
                     $table,
@@ -194,6 +207,7 @@ macro_rules! paged {
                 &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],
             ),
             position: Position::first(),
+            stamp: $stamp,
             doomed: Statement::new(
                 concat!("SELECT ctid FROM queen_mq.", $table, " AS t ", $doomed),
                 &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID],
@@ -242,7 +256,10 @@ pub static PAGED_TABLES: [PagedTable; TABLES] = [
         "SELECT min(t.ended_at) + interval '1 hour' FROM queen_mq.progress t
          WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at IS NOT NULL
            AND EXISTS (SELECT FROM queen_mq.progress n
-                       WHERE n.cursor_id = t.cursor_id AND n.revision > t.revision)"
+                       WHERE n.cursor_id = t.cursor_id AND n.revision > t.revision)",
+        Some(&aging::STAMP_SEEN_STATES),
+        " OR EXISTS (SELECT FROM queen_mq.progress t
+                     WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at = 'infinity')"
     ),
     paged!(
         "receipts",
@@ -251,7 +268,10 @@ pub static PAGED_TABLES: [PagedTable; TABLES] = [
         HOUR,
         "WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at < $3",
         "SELECT min(ended_at) FROM queen_mq.receipt t
-         WHERE t.ctid >= $1::tid AND t.ctid < $2::tid"
+         WHERE t.ctid >= $1::tid AND t.ctid < $2::tid",
+        Some(&aging::STAMP_SEEN_BLOCKS),
+        " OR EXISTS (SELECT FROM queen_mq.receipt t
+                     WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at = 'infinity')"
     ),
     // A lease set goes once no cursor in it holds a message or has one waiting, and its claims and
     // receipts are gone. If consumers always hold messages there, it goes by age: a lease is given

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use super::locks::{self, CLASSES, Lock};
 use super::schema::TABLES;
 use super::{
-    admission, claim, cursor, discovery, group, identity, marker, progress, queue, receipt,
+    admission, claim, cursor, discovery, group, identity, marker, progress, queue, receipt, replay,
     segment, tally, timer, waterline,
 };
 use crate::pg::table::Index;
 
 /// All indexes that the code reads by name.
-static INDEXES: [&Index; 21] = [
+static INDEXES: [&Index; 23] = [
     &admission::REMEMBERED,
     &claim::BY_ID,
     &claim::BY_MESSAGE,
@@ -28,23 +28,27 @@ static INDEXES: [&Index; 21] = [
     &progress::REVISIONS,
     &queue::BY_NAME,
     &receipt::BLOCKS,
+    &replay::BY_SEGMENT,
     &segment::IN_ORDER,
     &segment::NEWS,
     &tally::NEWEST,
     &timer::BY_MOMENT,
+    &timer::BY_TRANSACTION,
     &waterline::BY_XID,
 ];
 
 /// Indexes that only statements use: the planner chooses them.
-const OF_STATEMENTS: [&str; 11] = [
+const OF_STATEMENTS: [&str; 13] = [
     "binding_once",
     "dead_letter_of_group",
+    "dead_letter_of_message",
     "dead_letter_pkey",
+    "grants_once",
     "lease_set_pkey",
     "marker_pkey",
     "queue_pkey",
     "receipt_of_group",
-    "replay_once",
+    "replay_of_message",
     "sweep_pkey",
     "timer_once",
     "timer_pkey",

@@ -225,6 +225,23 @@ pub fn advance(id: i64, next: Moment, transaction_id: &str, last: Moment) {
 pub(super) static BY_MOMENT: Index =
     Index { table: &TIMERS, name: c"timer_due", columns: &[QUEUE_ID, DELIVER_AT, ID] };
 
+pub(super) static BY_TRANSACTION: Index = Index {
+    table: &TIMERS,
+    name: c"timer_of_transaction",
+    columns: &[QUEUE_ID, PARTITION, TRANSACTION_ID, DELIVER_AT],
+};
+
+/// When the next message that will carry this transaction_id enters the log.
+pub fn moment_of(
+    queue: i64,
+    partition: &str,
+    transaction_id: &str,
+    under: &ActiveSnapshot,
+) -> Option<Moment> {
+    let key = [Value::Int(queue), Value::Text(partition), Value::Text(transaction_id)];
+    BY_TRANSACTION.end(&key, ScanEnd::Start, under, |row| row.need::<At>(DELIVER_AT).0)
+}
+
 /// The moment of the queue's next timer; there is none before `from`.
 pub fn next(queue: i64, from: Moment, under: &ActiveSnapshot) -> Option<Moment> {
     let keys = [
@@ -241,11 +258,13 @@ pub fn queues() -> Vec<i64> {
 }
 
 static COUNT: Statement = Statement::new(
-    "SELECT count(*) FROM queen_mq.timer WHERE queue_id = $1 AND deliver_at >= $2",
-    &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID],
+    "SELECT count(*) FROM queen_mq.timer
+     WHERE queue_id = $1 AND deliver_at >= $2 AND deliver_at <= $3",
+    &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID, pg_sys::TIMESTAMPTZOID],
 );
 
-/// How many timers a queue has; there is none before `from`.
-pub fn count(queue: i64, from: Moment, under: &ActiveSnapshot) -> i64 {
-    COUNT.read(&[arg(queue), arg(At(from))], under).first().and_then(|row| row.only()).unwrap_or(0)
+/// How many timers a queue has up to a moment; there is none before `from`.
+pub fn count(queue: i64, from: Moment, until: Moment, under: &ActiveSnapshot) -> i64 {
+    let found = COUNT.read(&[arg(queue), arg(At(from)), arg(At(until))], under);
+    found.first().and_then(|row| row.only()).unwrap_or(0)
 }

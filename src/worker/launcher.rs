@@ -26,7 +26,8 @@ const SURVEY: i64 = 600 * SECOND;
 const RESPITE: i64 = SECOND;
 const LONGEST_RESPITE: i64 = 300 * SECOND;
 /// A worker that does not leave is terminated this long after it was asked to: code of a user may
-/// keep it, in a trigger.
+/// keep it, in a trigger. So is one that has not got into its database, where it may be waiting for
+/// the lock of a command.
 const PATIENCE: i64 = 15 * SECOND;
 /// While databases wait for their turn, the launcher looks this often which ones need a worker.
 const LOOK: i64 = SECOND / 2;
@@ -42,8 +43,6 @@ struct Started {
     /// So many workers, one after the other, could not connect, or did not leave when they were
     /// asked to.
     failures: u32,
-    /// When it was asked to leave; `Moment::MAX`: it was not.
-    asked_at: Moment,
 }
 
 impl Started {
@@ -76,9 +75,8 @@ pub extern "C-unwind" fn queen_mq_launcher(_argument: pg_sys::Datum) {
         let now = clock::now();
         if now < last {
             // The clock was set back.
-            for started in launcher.started.values_mut() {
-                (started.at, started.asked_at) = (0, started.asked_at.min(now));
-            }
+            launcher.started.values_mut().for_each(|started| started.at = 0);
+            turn::note_clock(now);
             (next_survey, launcher.warned_at) = (now, 0);
         }
         last = now;
@@ -116,9 +114,9 @@ impl Launcher {
         let seats = turn::seats(now);
         self.note_ends(&seats);
         let is_here = |seat: &Seat| seat.has_worker && !seat.is_by_hand;
-        let is_starting = |seat: &Seat| !seat.has_worker && self.is_alive(seat);
+        let is_starting = |seat: &Seat| !seat.has_worker && self.is_starting(seat);
         let mut running = seats.iter().filter(|seat| is_here(seat) || is_starting(seat)).count();
-        let waits = |seat: &&Seat| !seat.has_worker && !self.is_alive(seat) && !seat.is_excluded;
+        let waits = |seat: &&Seat| !seat.has_worker && !self.is_starting(seat) && !seat.is_excluded;
         let mut waiting: Vec<Seat> = seats.iter().filter(waits).copied().collect();
         for seat in &mut waiting {
             let respite = self.started.get(&seat.database).map_or(0, Started::not_before);
@@ -141,17 +139,21 @@ impl Launcher {
         }
         turn::note_shortage(is_refused && running == 0);
         let leaving = unmet.min(most) + running.saturating_sub(most);
-        self.ask_to_leave(seats.into_iter().filter(is_here).collect(), leaving, now);
+        let mut again = turn_out_late(&seats, now);
+        let there = seats.into_iter().filter(is_here).collect();
+        again = again.min(self.ask_to_leave(there, leaving, now));
         if waiting.is_empty() {
-            return now + IDLE;
+            return again.min(now + IDLE);
         }
         // A worker that leaves wakes the launcher. A session that schedules a timer does not.
         let later = waiting.iter().map(|seat| seat.wanted_at).filter(|at| *at > now);
-        later.min().unwrap_or(Moment::MAX).min(now + LOOK)
+        later.min().unwrap_or(Moment::MAX).min(now + LOOK).min(again)
     }
 
-    fn is_alive(&self, seat: &Seat) -> bool {
-        self.started.get(&seat.database).is_some_and(Started::is_alive)
+    /// Whether a worker that is not there yet is on its way, be it that an earlier launcher has
+    /// started it.
+    fn is_starting(&self, seat: &Seat) -> bool {
+        seat.coming_since != 0 || self.started.get(&seat.database).is_some_and(Started::is_alive)
     }
 
     /// Note which workers have ended, and which of them have never come into their database: it
@@ -169,26 +171,29 @@ impl Launcher {
     }
 
     /// Ask so many workers to leave, those first that have been there for longest. Workers that
-    /// have been asked already count. Terminate those that do not leave.
-    fn ask_to_leave(&mut self, mut there: Vec<Seat>, count: usize, now: Moment) {
-        for seat in there.iter().filter(|seat| seat.is_asked) {
-            let Some(started) = self.started.get_mut(&seat.database) else { continue };
-            if now.saturating_sub(started.asked_at) > PATIENCE
-                && let Some(worker) = started.worker.take()
-            {
-                worker.terminate();
-                (started.failures, started.at) = (started.failures + 1, now);
+    /// have been asked already count. Terminate those that do not leave, also those that an
+    /// earlier launcher has asked. Returns when to look again whether one has left.
+    fn ask_to_leave(&mut self, mut there: Vec<Seat>, count: usize, now: Moment) -> Moment {
+        let mut again = Moment::MAX;
+        for seat in there.iter().filter(|seat| seat.asked_at != 0) {
+            let until = seat.asked_at.saturating_add(PATIENCE);
+            if until < now {
+                turn::terminate(seat.database);
+                turn::ask(seat.database, now);
+                let known = self.started.get(&seat.database).map_or(0, |known| known.failures);
+                let started = Started { worker: None, at: now, failures: known + 1 };
+                self.started.insert(seat.database, started);
             }
+            again = again.min(until.max(now) + LOOK);
         }
-        let leaving = there.iter().filter(|seat| seat.is_asked).count();
-        there.retain(|seat| !seat.is_asked);
+        let leaving = there.iter().filter(|seat| seat.asked_at != 0).count();
+        there.retain(|seat| seat.asked_at == 0);
         there.sort_by_key(|seat| seat.began_at);
         for seat in there.iter().take(count.saturating_sub(leaving)) {
-            turn::ask(seat.database);
-            if let Some(started) = self.started.get_mut(&seat.database) {
-                started.asked_at = now;
-            }
+            turn::ask(seat.database, now);
+            again = again.min(now + PATIENCE + LOOK);
         }
+        again
     }
 
     /// False if no background worker is free.
@@ -203,12 +208,22 @@ impl Launcher {
             return false;
         };
         let failures = self.started.get(&database).map_or(0, |started| started.failures);
-        self.started.insert(
-            database,
-            Started { worker: Some(worker), at: now, failures, asked_at: Moment::MAX },
-        );
+        self.started.insert(database, Started { worker: Some(worker), at: now, failures });
         true
     }
+}
+
+/// Terminate processes that have not got into their databases in time. Returns when to look again.
+fn turn_out_late(seats: &[Seat], now: Moment) -> Moment {
+    let mut again = Moment::MAX;
+    for seat in seats.iter().filter(|seat| seat.coming_since != 0) {
+        let until = seat.coming_since.saturating_add(PATIENCE);
+        if until < now {
+            turn::turn_out(seat.database);
+        }
+        again = again.min(until.max(now) + LOOK);
+    }
+    again
 }
 
 /// Keep what can be served at this moment. A database that is gone is taken off the list. One that

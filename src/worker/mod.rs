@@ -20,6 +20,7 @@ use pgrx::prelude::*;
 
 pub use registry::{announce, note_end};
 pub use service::{service, wait_for_service};
+pub use turn::note_sweep;
 
 use crate::pg::binary_upgrade;
 use crate::store::locks;

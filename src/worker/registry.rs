@@ -48,6 +48,8 @@ pub struct Database {
     pub(super) timer: AtomicI64,
     /// There may be a prepared transaction that has written.
     pub(super) may_be_prepared: AtomicBool,
+    /// When a sweep last came to its end; 0: none has.
+    pub(super) swept_at: AtomicI64,
     pub(super) visit: Visit,
 }
 
@@ -58,6 +60,7 @@ impl Database {
             changes: AtomicU64::new(changes),
             timer: AtomicI64::new(Moment::MAX),
             may_be_prepared: AtomicBool::new(true),
+            swept_at: AtomicI64::new(0),
             visit,
         }
     }

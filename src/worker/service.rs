@@ -18,6 +18,8 @@ pub struct Service {
     pub shortage: Option<Shortage>,
     /// Since when it needs a worker and has none.
     pub late_since: Option<Moment>,
+    /// When a sweep last came to its end.
+    pub swept_at: Option<Moment>,
     /// The launcher has looked at the database.
     is_decided: bool,
 }
@@ -58,6 +60,7 @@ pub fn service() -> Option<Service> {
         is_served: has_worker || was_there && !is_excluded && shortage.is_none(),
         shortage,
         late_since: entry.map(wanted_at).filter(is_late),
+        swept_at: entry.map(|entry| entry.swept_at.load(Ordering::SeqCst)).filter(|at| *at != 0),
         is_decided: was_there || is_excluded || is_short || registry.is_full(),
     })
 }

@@ -81,6 +81,10 @@ const LONGEST_STAY: i64 = 8 * SECOND;
 pub extern "C-unwind" fn queen_mq_worker(database: pg_sys::Datum) {
     let database = pg_sys::Oid::from(database.value() as u32);
     take_signals();
+    let is_by_hand = BackgroundWorker::get_extra() == turn::BY_HAND;
+    if !is_by_hand {
+        turn::come(database);
+    }
     // SAFETY: a database that is gone ends the process. The worker connects as the superuser of the
     // cluster's creation, because no other role is known before it can read the catalogue. All that
     // it does to the extension's tables it does as their owner (`connected`).
@@ -89,7 +93,7 @@ pub extern "C-unwind" fn queen_mq_worker(database: pg_sys::Datum) {
     }
     go_by_own_settings();
     if becomes_worker() {
-        turn::enter(BackgroundWorker::get_extra() == turn::BY_HAND);
+        turn::enter(is_by_hand);
         serve(database);
     }
 }
@@ -139,7 +143,10 @@ fn serve(database: pg_sys::Oid) {
         last = now;
         if now >= next.min(turn::timer()) {
             match round(database, &mut agenda) {
-                Ok(due) => (next, served_at, is_served) = (due, now, true),
+                Ok(due) => {
+                    (next, served_at, is_served) = (due, now, true);
+                    turn::note_sweep(clock::now());
+                }
                 Err(NotServed) => (next, is_served) = (now + LONGEST_PAUSE, false),
             }
             looked_at = clock::now();

@@ -23,8 +23,11 @@ pub const BY_HAND: &str = "by hand";
 pub struct Seat {
     pub database: pg_sys::Oid,
     pub has_worker: bool,
+    /// Since when a process that is to be the worker has not got into the database; 0: none is.
+    pub coming_since: Moment,
     pub is_by_hand: bool,
-    pub is_asked: bool,
+    /// When its worker was asked to leave; 0: it was not.
+    pub asked_at: Moment,
     pub is_excluded: bool,
     pub began_at: Moment,
     pub wanted_at: Moment,
@@ -37,8 +40,9 @@ pub fn seats(now: Moment) -> Vec<Seat> {
     let seat = |entry: &Database| Seat {
         database: entry.oid,
         has_worker: entry.visit.worker != 0,
+        coming_since: if entry.visit.coming == 0 { 0 } else { entry.visit.coming_since },
         is_by_hand: entry.visit.is_by_hand,
-        is_asked: entry.visit.is_asked,
+        asked_at: entry.visit.asked_at,
         is_excluded: entry.visit.is_excluded && !entry.visit.is_doubted,
         began_at: entry.visit.began_at,
         wanted_at: entry.wanted_at(now, databases),
@@ -46,12 +50,46 @@ pub fn seats(now: Moment) -> Vec<Seat> {
     registry.all().iter().map(seat).collect()
 }
 
-/// Ask the worker of a database to leave.
-pub fn ask(database: pg_sys::Oid) {
+/// Ask the worker of a database to leave, at this moment.
+pub fn ask(database: pg_sys::Oid, now: Moment) {
     change(database, |visit| {
-        visit.is_asked = true;
+        visit.asked_at = now;
         wake(visit.latch);
     });
+}
+
+/// Terminate the worker of a database.
+pub fn terminate(database: pg_sys::Oid) {
+    change(database, |visit| end(visit.worker));
+}
+
+/// Terminate the process that is to be the worker of a database.
+pub fn turn_out(database: pg_sys::Oid) {
+    change(database, |visit| end(visit.coming));
+}
+
+/// End a process that an entry names; 0: none. The caller holds the lock of the list, off which a
+/// process takes itself before it ends: so it is alive.
+fn end(process: i32) {
+    if process != 0 {
+        // SAFETY: a signal to a background process of this server, which handles it.
+        unsafe { kill(process, pg_sys::SIGTERM as i32) };
+    }
+}
+
+/// The clock was set back: what began later than now has begun now.
+pub fn note_clock(now: Moment) {
+    for seat in seats(now) {
+        change(seat.database, |visit| {
+            visit.asked_at = visit.asked_at.min(now);
+            visit.coming_since = visit.coming_since.min(now);
+        });
+    }
+}
+
+unsafe extern "C" {
+    /// Of the C library.
+    fn kill(process: i32, signal: i32) -> i32;
 }
 
 /// Note whether the settings exclude a database.
@@ -96,7 +134,29 @@ fn own_pid() -> i32 {
 }
 
 thread_local! {
-    static LEAVES_AT_EXIT: Cell<bool> = const { Cell::new(false) };
+    /// The database of whose entry this process takes itself off when it ends.
+    static LEAVES_AT_EXIT: Cell<Option<pg_sys::Oid>> = const { Cell::new(None) };
+}
+
+/// The process is on the list from now on, and takes itself off when it ends.
+fn leave_at_exit(database: pg_sys::Oid) {
+    if LEAVES_AT_EXIT.replace(Some(database)).is_none() {
+        // SAFETY: called once, as the process ends, while shared memory is still there.
+        unsafe { pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::null()) };
+    }
+}
+
+/// This process was started by the launcher, and is about to connect to the database. It may have
+/// to wait for a lock there.
+pub fn come(database: pg_sys::Oid) {
+    if is_shared() {
+        leave_at_exit(database);
+        change(database, |visit| {
+            (visit.coming, visit.coming_since) = (own_pid(), clock::now());
+        });
+        // It looks again when this process is late.
+        REGISTRY.share().wake_launcher();
+    }
 }
 
 /// This process is the worker of its database, until it ends.
@@ -104,23 +164,23 @@ pub fn enter(is_by_hand: bool) {
     if !is_shared() {
         return;
     }
-    if !LEAVES_AT_EXIT.replace(true) {
-        // SAFETY: called once, as the process ends, while shared memory is still there.
-        unsafe { pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::null()) };
-    }
+    leave_at_exit(own_database());
     // SAFETY: the address of the latch of this process's PGPROC.
     let latch = unsafe { pg_sys::MyLatch as usize };
     change(own_database(), |visit| {
+        visit.forget_coming(own_pid());
         (visit.worker, visit.latch, visit.began_at) = (own_pid(), latch, clock::now());
-        (visit.is_by_hand, visit.is_asked, visit.has_left) = (is_by_hand, false, false);
+        (visit.is_by_hand, visit.asked_at, visit.has_left) = (is_by_hand, 0, false);
     });
 }
 
 #[pg_guard]
 unsafe extern "C-unwind" fn at_exit(_code: i32, _argument: pg_sys::Datum) {
-    change(own_database(), |visit| {
+    let Some(database) = LEAVES_AT_EXIT.get() else { return };
+    change(database, |visit| {
+        visit.forget_coming(own_pid());
         if visit.worker == own_pid() {
-            (visit.worker, visit.latch, visit.is_asked) = (0, 0, false);
+            (visit.worker, visit.latch, visit.asked_at) = (0, 0, 0);
             if !visit.has_left {
                 // It was ended in the middle of its work: the next one is wanted at once.
                 visit.left.due = 0;
@@ -132,7 +192,7 @@ unsafe extern "C-unwind" fn at_exit(_code: i32, _argument: pg_sys::Datum) {
 
 /// Whether the launcher asks this worker to leave.
 pub fn is_asked() -> bool {
-    read(own_database(), |entry| entry.visit.is_asked).unwrap_or(false)
+    read(own_database(), |entry| entry.visit.asked_at != 0).unwrap_or(false)
 }
 
 /// This worker is about to leave, and says what it knows.
@@ -163,6 +223,11 @@ pub fn timer() -> Moment {
 pub fn take_timer() -> Moment {
     let take = |entry: &Database| entry.timer.swap(Moment::MAX, Ordering::SeqCst);
     read(own_database(), take).unwrap_or(Moment::MAX)
+}
+
+/// A sweep of this database has come to its end.
+pub fn note_sweep(now: Moment) {
+    read(own_database(), |entry| entry.swept_at.store(now, Ordering::SeqCst));
 }
 
 /// Whether a transaction of this database may be prepared.

@@ -6,6 +6,10 @@ use crate::store::sweep::{Pass, TABLES};
 /// A database's worker, and what the last one has left behind.
 #[derive(Clone, Copy)]
 pub struct Visit {
+    /// A process that is to be the worker and is not connected to the database yet, and since when;
+    /// 0 if there is none.
+    pub coming: i32,
+    pub coming_since: Moment,
     /// The worker's process id and latch; 0 if there is none.
     pub worker: i32,
     pub latch: usize,
@@ -15,8 +19,8 @@ pub struct Visit {
     pub is_by_hand: bool,
     /// It has said what it knows, and is about to end.
     pub has_left: bool,
-    /// The launcher needs its slot.
-    pub is_asked: bool,
+    /// When the launcher asked it to leave, because it needs the slot; 0 if it has not.
+    pub asked_at: Moment,
     /// The settings say that the database is not to be served.
     pub is_excluded: bool,
     /// They may not, any more.
@@ -54,17 +58,26 @@ impl Left {
 
 impl Visit {
     pub const NONE: Self = Self {
+        coming: 0,
+        coming_since: 0,
         worker: 0,
         latch: 0,
         began_at: 0,
         is_by_hand: false,
         has_left: false,
-        is_asked: false,
+        asked_at: 0,
         is_excluded: false,
         is_doubted: false,
         unfinished: 0,
         left: Left::NOTHING,
     };
+
+    /// This process is not on its way any more.
+    pub fn forget_coming(&mut self, process: i32) {
+        if self.coming == process {
+            (self.coming, self.coming_since) = (0, 0);
+        }
+    }
 
     /// Of a database in which no worker has been.
     pub fn first(now: Moment) -> Self {

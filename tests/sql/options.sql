@@ -113,3 +113,15 @@ SELECT settled FROM queen_ack(:'held_lease_id');
 SELECT payload FROM queen_pop('old', 'g', batch => 10, partitions => 10, auto_ack => true);
 SELECT payload FROM queen_pop('old', 'idle', batch => 10, partitions => 10, auto_ack => true) ORDER BY message_id;
 SELECT consumer_group, pending FROM queen_groups WHERE queue = 'old' ORDER BY 1;
+
+-- In the views, options do not depend on the session's settings: durations are in ISO 8601, numbers in full.
+SELECT queue FROM queen_configure('iso', lease_time => '1 h 0.5 s', retry_backoff => 1.2345678901234567, retention => '1 year 2 mons 3 days 4 h', max_depth => 9223372036854775807, dedup_window => '0');
+SELECT queen_subscribe('iso', 'g'), queen_subscribe('iso', 'own');
+SELECT consumer_group FROM queen_configure_group('iso', 'own', retry_backoff => 3.3333333333333335, lease_time => '1 day -13 h');
+SET IntervalStyle = 'postgres_verbose';
+SET extra_float_digits = -10;
+SELECT options FROM queen_queues WHERE queue = 'iso';
+SELECT consumer_group, options FROM queen_groups WHERE queue = 'iso' ORDER BY 1;
+SELECT options FROM queen_groups WHERE queue = 'o';
+RESET IntervalStyle;
+RESET extra_float_digits;

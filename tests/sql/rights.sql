@@ -1,5 +1,5 @@
 -- The role that creates the extension can use it and owns all of its objects. Other roles have no
--- rights.
+-- rights, but those that it grants.
 \set VERBOSITY terse
 \set SHOW_CONTEXT never
 \pset footer off
@@ -40,35 +40,53 @@ SET ROLE test_stranger;
 SELECT queen_push('rights', '1');
 SELECT queen_pop('rights');
 SELECT queen_kv_get('rights', 'k');
+SELECT queen_grant('test_stranger', 'push');
 SELECT count(*) FROM queen_messages;
 SELECT count(*) FROM queen_groups;
 SELECT count(*) FROM queen_mq.queue;
 
--- The role that created the extension grants rights.
+-- EXECUTE and SELECT alone give nothing.
 SET ROLE test_owner;
-GRANT EXECUTE ON FUNCTION queen_push TO test_stranger;
+GRANT EXECUTE ON ALL ROUTINES IN SCHEMA "the app", queen_mq TO test_stranger;
+GRANT SELECT ON queen_messages, queen_groups, queen_grants TO test_stranger;
+SET ROLE test_stranger;
+\set VERBOSITY default
+SELECT queen_push('rights', '1');
+SELECT queen_pop('rights');
+SELECT queen_kv_get('rights', 'k');
+SELECT queen_grant('test_stranger', 'push');
+\set VERBOSITY terse
+SELECT count(*) FROM queen_messages;
+SELECT count(*) FROM queen_groups;
+SELECT count(*) FROM queen_grants;
+
+-- The role that created the extension grants privileges.
+SET ROLE test_owner;
+SELECT queen_grant('test_stranger', 'push', 'rights');
 SET ROLE test_stranger;
 SELECT status FROM queen_push('rights', '3');
+SELECT queen_push('others', '3');
 DELETE FROM queen_mq.queue;
 INSERT INTO queen_mq.marker SELECT * FROM queen_mq.marker;
 TRUNCATE queen_mq.segment;
 SELECT queen_pop('rights');
--- A view that calls a function also needs the right on that function.
+SELECT * FROM queen_grants;
 SET ROLE test_owner;
-GRANT SELECT ON queen_messages, queen_groups TO test_stranger;
+SELECT queen_grant('test_stranger', 'pop', 'rights'), queen_grant('test_stranger', 'monitor', 'rights');
+SELECT queen_push('others', '4');
 SET ROLE test_stranger;
-SELECT payload FROM queen_messages ORDER BY message_id;
+SELECT queue, payload FROM queen_messages ORDER BY message_id;
 SELECT queue FROM queen_groups;
-SET ROLE test_owner;
-GRANT EXECUTE ON FUNCTION queen_mq.group_figures TO test_stranger;
-SET ROLE test_stranger;
-SELECT queue FROM queen_groups;
--- The right to call the procedure is enough.
+SELECT queue FROM queen_queues;
 CALL queen_wait('rights', 'waiting', '0 s');
+CALL queen_wait('others', 'waiting', '0 s');
+-- What is revoked is gone at once, with the right to call.
 SET ROLE test_owner;
-GRANT EXECUTE ON PROCEDURE queen_wait TO test_stranger;
+SELECT queen_revoke('test_stranger', 'pop', 'others'), queen_revoke('test_stranger', 'pop', 'rights');
 SET ROLE test_stranger;
-CALL queen_wait('rights', 'waiting', '0 s');
+SELECT queen_pop('rights');
+SELECT count(*) FROM queen_messages;
+SELECT queue FROM queen_queues;
 
 -- Everything is dropped with the extension.
 SET ROLE test_owner;

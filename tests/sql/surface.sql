@@ -24,9 +24,9 @@ SELECT pg_describe_object(classid, objid, 0) FROM member
 WHERE obj_description(objid, CASE classid WHEN 'pg_proc'::regclass THEN 'pg_proc' ELSE 'pg_class' END) IS NULL
   AND (classid = 'pg_proc'::regclass OR objid IN (SELECT oid FROM pg_class WHERE relkind IN ('r', 'v'))) ORDER BY 1;
 
--- Functions that are declared to run with other rights or settings than their caller's: only a
--- trigger, which runs when a dump is restored. (The others switch to the extension's owner
--- themselves, after PostgreSQL has checked the caller's right to EXECUTE.)
+-- Functions that are declared to run with other rights or settings than their caller's: triggers,
+-- which run when a dump is restored, and what queen_grant runs. (The others switch to the extension's
+-- owner themselves, after PostgreSQL has checked the caller's right to EXECUTE.)
 SELECT p.oid::regprocedure FROM pg_proc p JOIN member ON classid = 'pg_proc'::regclass AND objid = p.oid
 WHERE p.prosecdef OR p.proconfig IS NOT NULL ORDER BY 1;
 

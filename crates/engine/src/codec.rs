@@ -9,6 +9,8 @@ use serde::de::DeserializeOwned;
 
 /// The version of the layout. Code that writes another one has to read this one too.
 const VERSION: u8 = 1;
+/// The version of a value of [`VERSION`] with another value behind it.
+const WITH_TAIL: u8 = 2;
 
 /// The bytes are not what [`encode`] writes for this type.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +27,30 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Damaged> {
     match bytes.split_first() {
         Some((&VERSION, body)) => postcard::from_bytes(body).map_err(|_| Damaged),
         _ => Err(Damaged),
+    }
+}
+
+/// The bytes to store for `value` with `tail` behind it. Without a tail, those of [`encode`].
+pub fn encode_with_tail<T: Serialize, U: Serialize>(value: &T, tail: Option<&U>) -> Vec<u8> {
+    let Some(tail) = tail else { return encode(value) };
+    // As in `encode`, this cannot fail.
+    let bytes = postcard::to_extend(value, vec![WITH_TAIL]).unwrap_or_default();
+    postcard::to_extend(tail, bytes).unwrap_or_default()
+}
+
+/// What [`encode_with_tail`] has written, or [`encode`].
+pub fn decode_with_tail<T, U>(bytes: &[u8]) -> Result<(T, Option<U>), Damaged>
+where
+    T: DeserializeOwned,
+    U: DeserializeOwned,
+{
+    match bytes.split_first() {
+        Some((&WITH_TAIL, body)) => {
+            let (value, rest) = postcard::take_from_bytes(body).map_err(|_| Damaged)?;
+            let tail = postcard::from_bytes(rest).map_err(|_| Damaged)?;
+            Ok((value, Some(tail)))
+        }
+        _ => Ok((decode(bytes)?, None)),
     }
 }
 

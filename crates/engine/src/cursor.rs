@@ -22,10 +22,12 @@
 //! A state is derived from the one before and stored beside it, under the lock of the cursor (or of
 //! the claim). This lock is held to the end of the transaction.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use crate::codec::{self, Damaged};
+use crate::failures::{Failures, SaidOfFailures};
 use crate::holes::{Holes, Snapshot};
 use crate::lease::LeaseId;
 use crate::message::{LAST_SEGMENT, MessageId, Span, Spans};
@@ -79,8 +81,9 @@ pub struct Cursor {
     /// Nothing of `waiting` is delivered before this moment: the delay after a failure. It holds up
     /// the whole cursor, since messages behind the failed one must not overtake it.
     pub retry_at: Option<i64>,
-    /// How often each message was reported as failed. Messages that are settled are not in it.
-    pub failures: BTreeMap<MessageId, u32>,
+    /// How often each message was reported as failed, and what was said last. Messages that are
+    /// settled are not in it.
+    pub failures: Failures,
     /// Leases that have not ended. Their time may be over: a lease ends when a pop, a sweep or a
     /// settlement writes so.
     pub leases: Vec<Lease>,
@@ -93,6 +96,10 @@ pub struct Cursor {
     pub last_pop_at: i64,
     /// In a group without order: claims below this message are part of `settled` and were removed,
     /// except those of late segments that were not passed yet.
+    ///
+    /// In an ordered group, if pops take the newest message alone ([`crate::pop::Pop::latest`]):
+    /// messages below this one are older than one that was delivered, or lies in the log. They are
+    /// settled unseen, also those that commit late.
     pub counted_below: MessageId,
 }
 
@@ -140,6 +147,19 @@ impl Cursor {
     pub fn new(start: Start) -> Self {
         let Start { position, holes, since, .. } = start;
         Self { position, holes, since, ..Self::default() }
+    }
+
+    /// The bytes to store. What was said of failures is behind the rest, so a state without is as
+    /// it was before there was such a thing.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        codec::encode_with_tail(self, self.failures.said())
+    }
+
+    /// The state that was stored as `bytes`.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Damaged> {
+        let (mut cursor, said) = codec::decode_with_tail::<Self, SaidOfFailures>(bytes)?;
+        cursor.failures.set_said(said.unwrap_or_default());
+        Ok(cursor)
     }
 
     /// The claim of a message that is delivered for the first time at `now`: under this lease up to
@@ -196,7 +216,7 @@ impl Cursor {
         Self {
             waiting: Spans::new(),
             retry_at: None,
-            failures: BTreeMap::new(),
+            failures: Failures::default(),
             leases: Vec::new(),
             ..self.clone()
         }
@@ -214,13 +234,14 @@ impl Cursor {
     pub fn into_claims(mut self) -> (Self, Vec<(MessageId, Self)>) {
         let failures = std::mem::take(&mut self.failures);
         let retry_at = self.retry_at.take();
+        self.counted_below = MessageId::default();
         let (back, never): (Vec<Span>, Vec<Span>) =
             self.waiting.iter().partition(|span| span.deliveries > 0);
         self.waiting = never.into_iter().collect();
         let one = |span: Span, message: MessageId| Self {
             waiting: [Span { first: message.index(), len: 1, ..span }].into_iter().collect(),
             retry_at,
-            failures: failures.get_key_value(&message).map(|(m, n)| (*m, *n)).into_iter().collect(),
+            failures: failures.only(message),
             ..Self::default()
         };
         let claims = back.into_iter().flat_map(|span| {
@@ -240,11 +261,12 @@ impl Cursor {
         for (message, claim) in claims {
             claimed.insert(message);
             waiting.extend(claim.waiting.iter());
-            self.failures.extend(claim.failures);
+            self.failures.add(claim.failures);
             self.retry_at = self.retry_at.max(claim.retry_at);
             self.settled += claim.settled;
             self.last_pop_at = self.last_pop_at.max(claim.last_pop_at);
         }
+        self.counted_below = MessageId::default();
         let (_, never) = self.waiting.partition(|message| claimed.contains(&message));
         waiting.extend(never.iter());
         waiting.sort_unstable_by_key(|span| (span.segment, span.first));
@@ -262,11 +284,6 @@ impl Cursor {
     pub fn open(&self) -> usize {
         let held: usize = self.leases.iter().map(|lease| lease.held.count()).sum();
         held + self.waiting.count()
-    }
-
-    /// How often the message, which is not settled, was reported as failed.
-    pub(crate) fn failures_of(&self, message: MessageId) -> u32 {
-        self.failures.get(&message).copied().unwrap_or(0)
     }
 
     /// End the leases that are not live at `now`, as the next pop would; returns their receipts.

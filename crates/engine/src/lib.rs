@@ -17,8 +17,9 @@
 //!   **hole** is a transaction that may still bring segments up to the position ([`holes`]).
 //! - A **pop** reads messages from a cursor ([`pop`]). It gives them to a consumer under a
 //!   **lease**, until a *deadline* ([`lease`]). The consumer **settles** them under the lease
-//!   ([`settle`]). A message that failed is delivered again after a delay ([`backoff`]). When the
-//!   lease has ended, a **receipt** remembers what became of its messages ([`receipt`]).
+//!   ([`settle`]). A message that failed is delivered again after a delay ([`backoff`]), and how
+//!   often it failed is remembered ([`failures`]). When the lease has ended, a **receipt**
+//!   remembers what became of its messages ([`receipt`]).
 //! - In an **ordered** group, one lease at a time holds messages of a partition. In a group
 //!   **without order**, each message is leased by itself, under a **claim**: a cursor of this one
 //!   message.
@@ -28,6 +29,8 @@
 //! - A **schedule** says when the occurrences of a recurring message are ([`schedule`]).
 //! - A **topic** says what a message is about; **bindings** say which queues get it ([`topic`]).
 //! - A **marker** is a value under a name, with an expiry. It belongs to no queue ([`kv`]).
+//! - A **privilege** is what a role may do with a queue, or with the markers of a namespace
+//!   ([`rights`]).
 //!
 //! Cursors, receipts, discoveries and tallies are stored as bytes ([`codec`]).
 
@@ -35,14 +38,17 @@ pub mod backoff;
 pub mod codec;
 pub mod cursor;
 pub mod discovery;
+pub mod failures;
 pub mod floor;
 pub mod holes;
 pub mod kv;
 pub mod lease;
 pub mod message;
 pub mod names;
+pub mod open;
 pub mod pop;
 pub mod receipt;
+pub mod rights;
 pub mod schedule;
 pub mod settle;
 pub mod tally;

@@ -51,6 +51,13 @@ impl MessageId {
         self.0 as i64
     }
 
+    /// The message whose derived `transaction_id` this is.
+    pub fn named_by(transaction_id: &str) -> Option<Self> {
+        let digits = transaction_id.strip_prefix("msg-")?;
+        let id = Self(digits.parse().ok()?);
+        (id.derived_transaction_id() == transaction_id).then_some(id)
+    }
+
     /// The id of its segment.
     pub fn segment(self) -> u64 {
         self.0 / CAPACITY
@@ -337,6 +344,18 @@ mod tests {
         assert_eq!(MessageId::from_sql(0).derived_transaction_id(), "msg-0");
         let longest = MessageId::from_sql(-1).derived_transaction_id();
         assert_eq!((longest.as_str(), longest.len()), ("msg-18446744073709551615", DERIVED_MAX));
+    }
+
+    #[test]
+    fn a_derived_name_names_its_message_and_no_other_name_does() {
+        for id in [0, 27, 28, 345_687, i64::MAX, -1].map(MessageId::from_sql) {
+            assert_eq!(MessageId::named_by(&id.derived_transaction_id()), Some(id));
+        }
+        for other in
+            ["msg-", "msg-01", "msg-+1", "msg-1 ", "Msg-1", "1", "msg-18446744073709551616"]
+        {
+            assert_eq!(MessageId::named_by(other), None, "{other}");
+        }
     }
 
     #[test]

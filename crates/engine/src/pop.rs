@@ -19,11 +19,18 @@
 //! it to [`Pop::supply`], until there is nothing to read. It then locks the cursor, makes sure that
 //! the cursor's state is still the one with which the pop began, and stores the new one. If nothing
 //! was found, it writes nothing.
+//!
+//! **Latest.** A pop may want nothing but the newest message of the partition ([`Pop::latest`]). It
+//! reads to the end of the log, keeps the newest message that it meets, and counts all others,
+//! which are settled with the pop. The order is that of message ids; only a dead letter that was
+//! replayed counts as old as the message that it repeats. What commits late may be older than a
+//! message that was delivered before. It is settled, too, and never delivered: [`Pop::choose`]
+//! compares.
 
 use crate::cursor::{Cursor, Drain, Lease};
 use crate::holes::{Holes, Snapshot};
 use crate::lease::LeaseId;
-use crate::message::{Span, Spans};
+use crate::message::{MessageId, Span, Spans};
 use crate::receipt::Receipt;
 use crate::settle::DeadLetter;
 
@@ -36,6 +43,36 @@ pub struct FoundSegment {
     pub messages: u16,
     /// It is not for this group: its messages are passed, and count as settled.
     pub skip: bool,
+    /// The message that it repeats, if it is a replayed dead letter and that is known.
+    pub repeats: Option<MessageId>,
+}
+
+/// What a pop that wants the newest message alone has met.
+#[derive(Debug, Default)]
+struct MetMessages {
+    /// The newest message, and how old it counts: its own id, or that of the message it repeats.
+    newest: Option<(MessageId, Span)>,
+    /// How many messages, the newest included.
+    count: usize,
+    /// Some of them came back. A message that was read with one may have been settled since, and be
+    /// newer.
+    came_back: bool,
+}
+
+impl MetMessages {
+    /// Meet messages of one segment: those of `span`.
+    fn meet(&mut self, span: Span, repeats: Option<MessageId>) {
+        let Some(last) = span.messages().last() else { return };
+        self.count += usize::from(span.len);
+        let age = repeats.unwrap_or(last);
+        let span = Span { first: last.index(), len: 1, ..span };
+        let is_newer = |&(known, other): &(MessageId, Span)| {
+            (known, other.segment, other.first) < (age, span.segment, span.first)
+        };
+        if self.newest.as_ref().is_none_or(is_newer) {
+            self.newest = Some((age, span));
+        }
+    }
 }
 
 /// What to read next: in the order of ids, under the snapshot of the pop.
@@ -61,8 +98,10 @@ pub struct Pop<'a> {
     ended: Vec<(LeaseId, Receipt)>,
     /// Messages that were delivered as often as the queue allows, and are not delivered again.
     exhausted: Spans,
-    /// How many messages were passed that are not for the group.
-    skipped: u64,
+    /// How many messages were passed: they are not for the group, or a newer one is wanted.
+    passed: usize,
+    /// If the newest message alone is wanted: what was met so far.
+    met: Option<MetMessages>,
     /// There is nothing more to read.
     is_at_end: bool,
 }
@@ -97,12 +136,70 @@ impl<'a> Pop<'a> {
         let (exhausted, waiting) = cursor.waiting.iter().partition(is_exhausted);
         cursor.waiting = waiting;
         let taken = cursor.waiting.take_front(wanted);
-        Self { cursor, snapshot, wanted, taken, ended, exhausted, skipped: 0, is_at_end: false }
+        let (passed, met, is_at_end) = (0, None, false);
+        Self { cursor, snapshot, wanted, taken, ended, exhausted, passed, met, is_at_end }
     }
 
-    /// Whether there is something to write: messages to deliver, exhausted ones, or skipped ones.
+    /// Begin a pop of the newest message alone. `repeats` tells of a segment with a message that
+    /// came back which message it repeats, as [`FoundSegment::repeats`]. The caller ends the
+    /// reading with [`Self::choose`].
+    pub fn latest(
+        cursor: Cursor,
+        snapshot: &'a Snapshot,
+        max_deliveries: Option<u32>,
+        repeats: impl Fn(u64) -> Option<MessageId>,
+    ) -> Self {
+        let mut pop = Self::begin(cursor, snapshot, usize::MAX, max_deliveries);
+        let mut met = MetMessages { came_back: !pop.taken.is_empty(), ..MetMessages::default() };
+        for span in std::mem::take(&mut pop.taken).iter() {
+            met.meet(span, repeats(span.segment));
+        }
+        Self { met: Some(met), ..pop }
+    }
+
+    /// Whether the newest message alone is wanted.
+    pub fn is_for_newest(&self) -> bool {
+        self.met.is_some()
+    }
+
+    /// Up to which segment [`Self::choose`] has to know the newest message of the log, as far as it
+    /// is visible and repeats no other. None if the pop knows enough.
+    pub fn compares_upto(&self) -> Option<u64> {
+        let met = self.met.as_ref()?;
+        let (age, _) = met.newest?;
+        let position = self.cursor.position;
+        (met.came_back || age.segment() < position).then_some(position)
+    }
+
+    /// End the reading of a pop of the newest message alone: take that, unless a newer one was
+    /// delivered before, or lies in the log. `in_log`: what [`Self::compares_upto`] has asked for.
+    /// All others are settled.
+    pub fn choose(&mut self, in_log: Option<MessageId>) {
+        let Some(MetMessages { newest, count, .. }) = self.met.take() else { return };
+        let cursor = &mut self.cursor;
+        cursor.counted_below = cursor.counted_below.max(in_log.unwrap_or_default());
+        let mut older = count;
+        if let Some((age, span)) = newest.filter(|(age, _)| *age >= cursor.counted_below) {
+            cursor.counted_below = age;
+            self.taken.push(span);
+            older -= 1;
+        }
+        let (taken, exhausted) = (&self.taken, &self.exhausted);
+        let stays = |id: MessageId| taken.find(id).is_some() || exhausted.find(id).is_some();
+        cursor.failures.retain(|id| stays(*id));
+        cursor.settled += older as i64;
+        self.passed += older;
+        self.is_at_end = true;
+    }
+
+    /// Whether there is something to write: messages to deliver, exhausted ones, or passed ones.
     pub fn found_any(&self) -> bool {
-        !self.taken.is_empty() || !self.exhausted.is_empty() || self.skipped > 0
+        self.delivers_any() || !self.exhausted.is_empty() || self.passed > 0
+    }
+
+    /// Whether there are messages to deliver.
+    pub fn delivers_any(&self) -> bool {
+        !self.taken.is_empty()
     }
 
     /// The moment before which messages are not for the group.
@@ -179,11 +276,15 @@ impl<'a> Pop<'a> {
     fn add(&mut self, found: FoundSegment) {
         if found.skip {
             self.cursor.settled += i64::from(found.messages);
-            self.skipped += u64::from(found.messages);
+            self.passed += usize::from(found.messages);
             return;
         }
         let len = self.missing().min(usize::from(found.messages)) as u16;
         let whole = Span { segment: found.segment, first: 0, len, deliveries: 0 };
+        if let Some(met) = &mut self.met {
+            met.meet(whole, found.repeats);
+            return;
+        }
         self.taken.push(whole);
         self.cursor.waiting.push(Span { first: len, len: found.messages - len, ..whole });
     }
@@ -205,7 +306,7 @@ impl<'a> Pop<'a> {
             None => {
                 self.cursor.settled += taken.count() as i64;
                 let settled = |id: &_| taken.find(*id).is_some();
-                self.cursor.failures.retain(|id, _| !settled(id));
+                self.cursor.failures.retain(|id| !settled(id));
             }
         }
         self.cursor.last_pop_at = now;
@@ -220,7 +321,7 @@ impl<'a> Pop<'a> {
             span.messages().map(move |message| (message, span.deliveries)).collect::<Vec<_>>()
         });
         dead.map(|(message, deliveries)| {
-            let failures = cursor.failures.remove(&message).unwrap_or(0);
+            let failures = cursor.failures.remove(message);
             DeadLetter { message, failures, deliveries }
         })
         .collect()

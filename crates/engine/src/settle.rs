@@ -30,8 +30,8 @@ use self::fence::Standing;
 use crate::backoff::retry_delay;
 use crate::cursor::{Cursor, Lease};
 use crate::lease::LeaseId;
-use crate::message::MessageId;
-use crate::receipt::{Ending, Receipt};
+use crate::message::{MessageId, Spans};
+use crate::receipt::{Ending, Receipt, Said};
 
 /// What a consumer says of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,7 +59,7 @@ pub enum Outcome {
     DeadLettered,
     /// It was exhausted, and the queue keeps no dead letters.
     Dropped,
-    /// An earlier call has settled it with this status, under this lease. Nothing changes.
+    /// An earlier call has said this status of it, under this lease. Nothing changes.
     Already,
 }
 
@@ -129,7 +129,8 @@ pub struct Settlement {
     pub cursor: Option<Cursor>,
     /// What became of each message that was named, or held and meant by `rest`.
     pub outcomes: Vec<(MessageId, Outcome)>,
-    /// With `rest`: how many messages the lease had completed before, without those named.
+    /// With `rest`: how many messages the lease had completed before, or settled with its status;
+    /// without those named.
     pub already: usize,
     /// Messages that become dead letters.
     pub dead: Vec<DeadLetter>,
@@ -137,6 +138,18 @@ pub struct Settlement {
     pub receipt: Option<Receipt>,
     /// Whether the lease holds nothing on this cursor any more.
     pub released: bool,
+}
+
+impl Settlement {
+    /// Keep with the next state what was said of messages that failed and come back: `said` tells
+    /// it of each.
+    pub fn keep_errors<'a>(&mut self, said: impl Fn(MessageId) -> Option<&'a str>) {
+        let Some(cursor) = &mut self.cursor else { return };
+        // From the last message on: those to be delivered first are kept with preference.
+        let failed = self.outcomes.iter().rev().filter(|(_, outcome)| *outcome == Outcome::Failed);
+        let texts: Vec<_> = failed.map(|(message, _)| (*message, said(*message))).collect();
+        cursor.failures.say(&texts);
+    }
 }
 
 /// Settle messages of `lease` on one cursor. `receipt` is that of the lease, if it has ended there.
@@ -154,7 +167,8 @@ pub fn settle(
     let mut wanted = named.each.clone();
     let mut already = 0;
     if let Some(status) = named.rest {
-        already = standing.done.messages().filter(|id| !named.each.contains_key(id)).count();
+        let before = standing.done.messages().chain(standing.said_so(status));
+        already = before.filter(|id| !named.each.contains_key(id)).count();
         // All others that the lease still holds: none, after it has given back what was left.
         if !matches!(standing.over, Some((Ending::GaveBack, _))) {
             for id in standing.held.messages() {
@@ -205,25 +219,18 @@ fn apply(
     cursor.leases.retain(|other| other.id != lease.id);
     let (outcomes, delay) = decide_outcomes(&mut cursor, named, policy);
     let dead = dead_letters(&cursor, &lease, &outcomes);
+    let said = said(&lease, named);
     take_off_settled(&mut cursor, &mut lease, &outcomes);
-    // By what was said, also where the message turned out to be exhausted.
-    let gives_back =
-        named.values().any(|s| matches!(s, Status::Failed { .. } | Status::Retry { .. }));
-    let ending = match (gives_back, lease.held.is_empty()) {
-        (true, _) => Some(Ending::GaveBack),
-        (false, true) => Some(Ending::Settled),
-        (false, false) => None,
-    };
-    let receipt = match ending {
-        None => {
-            cursor.leases.push(lease);
-            None
-        }
-        Some(ending) => {
-            cursor.waiting.prepend(lease.held.clone());
-            cursor.retry_at = (delay > 0).then(|| now.saturating_add(delay));
-            Some(Receipt::of(lease, ending))
-        }
+    let receipt = if said.is_empty() && !lease.held.is_empty() {
+        cursor.leases.push(lease);
+        None
+    } else {
+        cursor.waiting.prepend(lease.held.clone());
+        cursor.retry_at = (delay > 0).then(|| now.saturating_add(delay));
+        Some(match said.is_empty() {
+            true => Receipt::of(lease, Ending::Settled),
+            false => Receipt::gave_back(lease, said),
+        })
     };
     Settlement {
         cursor: Some(cursor),
@@ -246,9 +253,9 @@ fn decide_outcomes(
     let mut longest = 0;
     for (&message, &status) in named {
         if matches!(status, Status::Failed { .. }) {
-            *cursor.failures.entry(message).or_default() += 1;
+            cursor.failures.charge(message);
         }
-        let failures = cursor.failures_of(message);
+        let failures = cursor.failures.of(message);
         let outcome = policy.outcome(status, failures);
         if matches!(outcome, Outcome::Failed | Outcome::Retry) {
             longest = longest.max(policy.delay_of(status, failures));
@@ -256,6 +263,19 @@ fn decide_outcomes(
         outcomes.push((message, outcome));
     }
     (outcomes, longest)
+}
+
+/// What the holder of the lease says that gives messages back: also where a message turns out to be
+/// exhausted.
+fn said(lease: &Lease, named: &BTreeMap<MessageId, Status>) -> Said {
+    let with = |is_meant: fn(&Status) -> bool| match named.values().any(is_meant) {
+        true => lease.held.partition(|id| named.get(&id).is_some_and(is_meant)).0,
+        false => Spans::new(),
+    };
+    Said {
+        failed: with(|status| matches!(status, Status::Failed { .. })),
+        retried: with(|status| matches!(status, Status::Retry { .. })),
+    }
 }
 
 /// The dead letters among the outcomes.
@@ -267,7 +287,7 @@ fn dead_letters(
     let dead = outcomes.iter().filter(|(_, outcome)| *outcome == Outcome::DeadLettered);
     dead.map(|&(message, _)| {
         let deliveries = lease.held.find(message).map_or(0, |span| span.deliveries);
-        DeadLetter { message, failures: cursor.failures_of(message), deliveries }
+        DeadLetter { message, failures: cursor.failures.of(message), deliveries }
     })
     .collect()
 }
@@ -282,7 +302,7 @@ fn take_off_settled(cursor: &mut Cursor, lease: &mut Lease, outcomes: &[(Message
     let (done, open) = lease.held.partition(|id| completed.contains(&id));
     let (dead, open) = open.partition(|id| buried.contains(&id));
     cursor.settled += (done.count() + dead.count()) as i64;
-    cursor.failures.retain(|id, _| !completed.contains(id) && !buried.contains(id));
+    cursor.failures.retain(|id| !completed.contains(id) && !buried.contains(id));
     lease.done.extend(done.iter());
     lease.dead.extend(dead.iter());
     lease.held = open;

@@ -49,7 +49,7 @@ fn pop(
 }
 
 fn segment(segment: u64, messages: u16) -> FoundSegment {
-    FoundSegment { segment, messages, skip: false }
+    FoundSegment { segment, messages, skip: false, repeats: None }
 }
 
 fn ids(spans: &Spans) -> Vec<(u64, u16)> {

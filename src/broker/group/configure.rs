@@ -3,12 +3,16 @@
 //! The call locks the group's row. A change of `ordering` holds the group alone, with its cursors
 //! and claims, and turns the group round as a change of its queue's ordering does.
 
+use queen_engine::rights::Privilege;
+
 use crate::broker::group::no_such_group;
 use crate::broker::group::reorder::reorder_one;
 use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::{delete_discovery, hold_cursors, hold_group, share_queue_and_group};
+use crate::broker::latest;
 use crate::broker::lookup;
 use crate::broker::queue::Change;
+use crate::broker::rights;
 use crate::error::Result;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::cursor_or_claim::{self, LockedCursor};
@@ -18,8 +22,11 @@ use crate::store::queue::{Options, Queue};
 
 /// Change the options that the group has of its own; returns those that are in effect for it. Error
 /// 42704 if there is no such group, 55000 for a change of `ordering` while the group has live
-/// leases, 40001 in REPEATABLE READ if the group has been changed since the snapshot.
+/// leases, 40001 in REPEATABLE READ if the group has been changed since the snapshot, 22023 for an
+/// ordering that does not go with the queue's `delivery`.
 pub fn configure(queue: &str, name: &str, change: &Change) -> Result<Options> {
+    rights::require(Privilege::Manage, queue)?;
+    latest::check_group(queue, change.given.ordering.as_deref())?;
     loop {
         let (found, group) = share_queue_and_group(queue, name, false)?;
         let group = group.ok_or_else(|| no_such_group(queue, name))?;

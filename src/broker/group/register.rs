@@ -9,13 +9,15 @@
 
 use queen_engine::cursor::Start;
 use queen_engine::discovery::{Discovery, Stream};
+use queen_engine::rights::Privilege;
 
 use crate::broker::group::beginning::{Beginning, LogEnd, Mode};
 use crate::broker::group::revoke::{locate, revoke_leases};
 use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::{delete_discovery, hold_cursors, hold_group_rows, share_queue_and_group};
+use crate::broker::latest;
 use crate::broker::lookup::{self, ForPop};
-use crate::broker::restore;
+use crate::broker::{restore, rights};
 use crate::error::{Error, Result};
 use crate::pg::clock::{self, Moment};
 use crate::pg::snapshot::ActiveSnapshot;
@@ -30,8 +32,10 @@ use crate::wait::waiters::{self, PartitionHash, Topic};
 /// `queen_subscribe`: register `group` on `queue`, which need not exist. `ordering` is a checked
 /// name, or None: as the queue has it. False if the group exists, which then stays as it is. Waits
 /// for a transaction that is registering a group of this name. Error 42704 for an unknown queue
-/// when `queen_mq.auto_create` is off.
+/// when `queen_mq.auto_create` is off, 22023 for an ordering that does not go with the queue's
+/// `delivery`.
 pub fn subscribe(queue: &str, group: &str, mode: Mode, ordering: Option<&str>) -> Result<bool> {
+    rights::require(Privilege::Pop, queue)?;
     let (found, existing) = lookup::queue_and_group(queue, group)?;
     if found.is_none() && !settings::auto_create() {
         return Err(Error::no_such_queue(queue));
@@ -39,6 +43,7 @@ pub fn subscribe(queue: &str, group: &str, mode: Mode, ordering: Option<&str>) -
     if existing.is_some() {
         return Ok(false);
     }
+    latest::check_group(queue, ordering)?;
     let identity = match &found {
         Some(queue) => queue.identity,
         None => restore::current()?,
@@ -51,6 +56,7 @@ pub fn subscribe(queue: &str, group: &str, mode: Mode, ordering: Option<&str>) -
 /// there is no such group. Pops of the group that wait register it anew, as of the moment at which
 /// they find it gone: the commit wakes them.
 pub fn unsubscribe(queue: &str, group: &str) -> Result<bool> {
+    rights::require(Privilege::Manage, queue)?;
     let (found, Some(group)) = share_queue_and_group(queue, group, true)? else {
         return Ok(false);
     };

@@ -18,6 +18,7 @@ use std::rc::Rc;
 
 use queen_engine::cursor::Cursor;
 use queen_engine::floor::Floor;
+use queen_engine::rights::Privilege;
 
 use crate::broker::group::beginning::{Beginning, LogEnd, Mode};
 use crate::broker::group::no_such_group;
@@ -25,7 +26,7 @@ use crate::broker::group::revoke::{delete_claims, locate, renumber, retire, writ
 use crate::broker::group::unordered_partition::UnorderedPartition;
 use crate::broker::hold::attempts::hold_in_attempts;
 use crate::broker::hold::{delete_discovery, hold_cursors, hold_group, share_queue_and_group};
-use crate::broker::lookup;
+use crate::broker::{lookup, rights};
 use crate::error::{Error, Result};
 use crate::pg::clock;
 use crate::pg::snapshot::ActiveSnapshot;
@@ -38,6 +39,7 @@ use crate::store::{cursor, cursor_or_claim, discovery, tally};
 /// partitions moved. Error 42704 if the queue or the group is not there, 40001 in REPEATABLE READ
 /// if either has been changed since the snapshot.
 pub fn seek(queue: &str, group: &str, partition: Option<&str>, mode: Mode) -> Result<usize> {
+    rights::require(Privilege::Manage, queue)?;
     loop {
         let (found, found_group) = share_queue_and_group(queue, group, false)?;
         let found = found.ok_or_else(|| Error::no_such_queue(queue))?;

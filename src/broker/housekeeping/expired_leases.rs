@@ -4,6 +4,7 @@
 //! The step tries the lock of each cursor or claim. One that another transaction holds, or has
 //! moved on since the step's snapshot, is left as it is.
 
+use crate::broker::stats::outcomes;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment, SECOND};
 use crate::pg::session_cache::SessionCache;
@@ -96,5 +97,6 @@ fn reclaim(
     }
     let xid = seen_snapshot::assign_xid(queue.identity);
     progress::append(&located, &state, Notice::Ready { xid }, &ended);
+    outcomes::count_expired(group.id, ended.len());
     Ok(ended.len() as u64)
 }

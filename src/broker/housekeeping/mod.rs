@@ -27,7 +27,7 @@ use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::queue::Queue;
 use crate::store::sweep::{self, PAGED_TABLES, PagedTable};
 pub use crate::store::sweep::{Bookmark, SweepStep};
-use crate::store::{claim, discovery, group, locks, timer};
+use crate::store::{claim, discovery, grants, group, locks, timer};
 
 /// A task of a sweep.
 #[derive(Clone, Copy)]
@@ -176,6 +176,7 @@ impl TableTask {
             TableTask::Paged(table) => Ok(table.step(now, bookmark)),
             TableTask::RemovedQueues => {
                 sweep::owner();
+                grants::follow_roles();
                 removed_queues::step()
             }
         }

@@ -8,12 +8,13 @@ use std::rc::Rc;
 use queen_engine::cursor::{Cursor, Readiness};
 use queen_engine::discovery::Discovery;
 use queen_engine::floor::Floor;
-use queen_engine::pop::Pop;
+use queen_engine::pop::{FoundSegment, Pop};
 
 use crate::pg::clock::Moment;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::group::Group;
 use crate::store::queue::Queue;
+use crate::store::replay;
 use crate::store::seen_snapshot::{self, SeenSnapshot};
 use crate::store::segment::{Log, LogPage, Stored};
 use crate::store::tally;
@@ -96,28 +97,74 @@ impl<'a> PopContext<'a> {
         }
     }
 
-    /// Read the log until `pop` has what it wants, or all there is.
+    /// Begin to pop from the cursor of an ordered group: as the queue's option `delivery` says, up
+    /// to `wanted` messages, or the newest one alone.
+    pub fn begin(&self, cursor: Cursor, wanted: usize) -> Pop<'_> {
+        let (options, snapshot) = (&self.queue.options, &self.seen.snapshot);
+        match options.is_latest() {
+            false => Pop::begin(cursor, snapshot, wanted, options.max_deliveries()),
+            true => Pop::latest(cursor, snapshot, options.max_deliveries(), |segment| {
+                replay::repeated_by(self.queue.id, segment, self.under)
+            }),
+        }
+    }
+
+    /// Read the log until `pop` has what it wants, or all there is. Of a pop that wants the newest
+    /// message alone, the contents are not kept.
     pub fn read_log(&self, pop: &mut Pop<'_>, log: &Log<'_>) -> ReadSegments {
+        if pop.is_for_newest() {
+            let read = self.read_pages(pop, &log.bare(), |_| ());
+            pop.choose(pop.compares_upto().and_then(|upto| log.newest_upto(upto, self.under)));
+            return read;
+        }
+        let mut by_id = HashMap::new();
+        let keep = |page: Vec<Stored>| {
+            by_id.extend(page.into_iter().map(|segment| (segment.id(), segment)));
+        };
+        let read = self.read_pages(pop, log, keep);
+        ReadSegments { by_id, ..read }
+    }
+
+    fn read_pages(
+        &self,
+        pop: &mut Pop<'_>,
+        log: &Log<'_>,
+        mut keep: impl FnMut(Vec<Stored>),
+    ) -> ReadSegments {
         let mut read = ReadSegments { by_id: HashMap::new(), held_back: None };
         let mut limit = FIRST_SEGMENTS;
         while let Some(next) = pop.next_read() {
             let limit_now = limit.min(pop.missing());
             let LogPage { stored, held_back } =
                 log.read(&next, limit_now, &self.seen.snapshot.holes, self.under);
-            let found: Vec<_> = stored.iter().map(Stored::found).collect();
+            let found: Vec<_> = stored.iter().map(|segment| self.found(segment, pop)).collect();
             pop.supply(&next, &found, held_back.is_none() && stored.len() < limit_now);
             if held_back.is_some() {
                 read.held_back = held_back;
                 pop.stop();
             }
-            read.by_id.extend(stored.into_iter().map(|segment| (segment.id(), segment)));
-            limit *= 4;
+            keep(stored);
+            limit = MOST_SEGMENTS.min(limit * 4);
             pgrx::check_for_interrupts!();
         }
         read
+    }
+
+    /// What the pop has to know of a segment.
+    fn found(&self, segment: &Stored, pop: &Pop<'_>) -> FoundSegment {
+        let found = segment.found();
+        match segment.is_replay() && pop.is_for_newest() {
+            false => found,
+            true => {
+                let repeats = replay::repeated_by(self.queue.id, segment.id(), self.under);
+                FoundSegment { repeats, ..found }
+            }
+        }
     }
 }
 
 /// Segments read first, while the pop does not know how many messages each has; then four times as
 /// many each time.
 const FIRST_SEGMENTS: usize = 8;
+/// Segments read at a time at most: more than a batch has messages.
+const MOST_SEGMENTS: usize = 16_384;

@@ -1,5 +1,5 @@
-//! The wait between two looks, for a call that waits until there is something to pop:
-//! [`super::request`] and [`super::ready`].
+//! The wait between two looks, for a call that waits until there is something to pop, in one queue
+//! or in one of several: [`super::request`] and [`super::ready`].
 //!
 //! Between two looks the session holds no lock and no snapshot of a look. A transaction that
 //! commits messages wakes it ([`crate::wait`]). Where no commit will, the clock does, at the moment
@@ -15,7 +15,7 @@ use crate::store::discovery;
 use crate::wait::Wait;
 use crate::wait::waiters::{PartitionHash, Topic, Wanted};
 
-/// What a look in vain says of the next one.
+/// What a look at a queue in vain says of the next one.
 pub struct NextLook {
     /// The group's id, if there is a group.
     group: Option<i64>,
@@ -23,13 +23,21 @@ pub struct NextLook {
     at: Option<Moment>,
 }
 
-/// What a look came to. `Break`: the call is over, with this.
-pub type LookResult<T> = Result<ControlFlow<T, NextLook>>;
+/// What the last look of a call came to.
+pub struct LookEnd<T> {
+    pub found: T,
+    /// How many of the queues it has looked at, from the first on.
+    pub looked_at: usize,
+}
+
+/// What a look came to. `Break`: the call is over, with this. `Continue`: what it says of each
+/// queue.
+pub type LookResult<T> = Result<ControlFlow<LookEnd<T>, Vec<NextLook>>>;
 
 /// Look until a look ends the call. `partition`: the one that the call waits for alone. `is_last`
 /// tells `look` that the time is over at `until`: it must end the call then.
 pub fn look_until<T>(
-    queue: &str,
+    queues: &[&str],
     group: &str,
     partition: Option<&str>,
     until: Moment,
@@ -38,16 +46,21 @@ pub fn look_until<T>(
     let mut wait = Wait::until(until);
     loop {
         let is_last = wait.is_over();
-        match wait.look(|| look(is_last))? {
-            ControlFlow::Break(found) => return Ok(found),
+        let looked_at = |result: &ControlFlow<LookEnd<T>, _>| match result {
+            ControlFlow::Break(end) => end.looked_at,
+            ControlFlow::Continue(_) => queues.len(),
+        };
+        match wait.look(|| look(is_last), looked_at)? {
+            ControlFlow::Break(end) => return Ok(end.found),
             ControlFlow::Continue(next) => {
-                let wanted = Wanted {
+                let wanted = queues.iter().zip(&next).map(|(queue, next)| Wanted {
                     queue: Topic::queue(queue),
                     group: next.group.map(Topic::group),
                     consumer: Topic::consumer(queue, group),
                     partition: partition.map_or(PartitionHash::ANY, PartitionHash::of),
-                };
-                wait.pause(wanted, next.at);
+                });
+                let moments: Vec<_> = next.iter().map(|next| next.at).collect();
+                wait.pause(wanted.collect(), &moments);
             }
         }
     }
@@ -64,17 +77,20 @@ const LOCKED: i64 = SECOND / 10;
 const SHORTEST: i64 = SECOND / 50;
 
 impl NextLook {
-    /// For a look that has found no group, or no queue.
+    /// For a look that has found no group, or no queue, or a group that is paused.
     pub fn when_woken(group: Option<i64>) -> Self {
         Self { group, at: None }
     }
 
     /// For a look that has found this: at the next timer, the end of a lease, a retry, or when a
-    /// message may have become old enough. `met_lock`: or soon, since another transaction may give
-    /// messages back.
+    /// message may have become old enough; while the group is paused, when woken. `met_lock`: or
+    /// soon, since another transaction may give messages back.
     pub fn after(found: &ForPop, met_lock: bool, under: &ActiveSnapshot) -> Self {
         let now = clock::now();
         let group = found.group.as_ref().map(|group| group.id);
+        if found.is_paused() {
+            return Self::when_woken(group);
+        }
         let delay = found.queue.as_ref().map_or(0, |queue| queue.options.delay());
         let ripe = (delay > 0).then(|| now + delay.min(RIPENING));
         let due = group.and_then(|group| discovery::next_due(group, now, under));

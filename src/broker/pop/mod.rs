@@ -7,7 +7,8 @@
 //!
 //! | file | its question |
 //! |---|---|
-//! | [`request`] | a call of `queen_pop`: find queue and group, register, wait and look again |
+//! | [`request`] | a call of `queen_pop` or `queen_pop_any`: register, wait and look again |
+//! | [`registrations`] | find queue and group; in which queues does a call register the group |
 //! | [`ready`] | a call of `queen_wait`: is there something to pop |
 //! | [`look_again`] | the wait between two looks, which both calls share |
 //! | [`notices`] | what a client is told of a first step that went another way than was meant |
@@ -29,6 +30,7 @@ mod look_again;
 mod notices;
 mod ordered;
 pub mod ready;
+mod registrations;
 pub mod request;
 mod run;
 mod search;

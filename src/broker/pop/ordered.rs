@@ -25,8 +25,8 @@ use crate::store::tally;
 pub struct OrderedPop;
 
 impl PartitionPop for OrderedPop {
-    /// A try reads as many messages as the pop still wants, and the search knows nothing smaller
-    /// than a partition.
+    /// A try reads as many messages as the pop still wants, or may have of the partition, and the
+    /// search knows nothing smaller than a partition.
     const ONE_TRY_IS_ALL: bool = true;
 
     fn locks_one_row(limits: &PopLimits<'_>) -> bool {
@@ -58,6 +58,8 @@ impl PartitionPop for OrderedPop {
                 let place = messages.cursor.as_ref().map(|(_, place)| *place);
                 match cursor::is_held(context.group.id, partition, place, context.under) {
                     true => PartitionResult::Locked,
+                    // A pop will settle some, and deliver none.
+                    false if !messages.pop.delivers_any() => PartitionResult::MovedOn,
                     false => PartitionResult::FOUND,
                 }
             }
@@ -93,8 +95,7 @@ fn read<'c>(
         return Ok(PartitionRead::NoMessage(PartitionResult::Nothing));
     }
     let log = context.log(partition, cursor.since);
-    let max_deliveries = context.queue.options.max_deliveries();
-    let mut pop = Pop::begin(cursor, &context.seen.snapshot, wanted, max_deliveries);
+    let mut pop = context.begin(cursor, wanted);
     let segments = context.read_log(&mut pop, &log);
     if pop.found_any() {
         let messages = ReadMessages { cursor: found, pop, segments };

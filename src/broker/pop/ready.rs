@@ -6,8 +6,8 @@
 
 use std::ops::ControlFlow;
 
-use super::look_again::{LookResult, NextLook, look_until};
-use super::request::find;
+use super::look_again::{LookEnd, LookResult, NextLook, look_until};
+use super::registrations::find;
 use super::{Peek, notices, peek};
 use crate::broker::group::beginning::Mode;
 use crate::broker::group::register::Registration;
@@ -28,7 +28,7 @@ pub fn wait_until_ready(
     enter: impl Fn(&mut dyn FnMut() -> LookResult<bool>) -> LookResult<bool>,
 ) -> Result<bool> {
     let until = clock::now().saturating_add(timeout);
-    look_until(queue, group, None, until, |is_last| enter(&mut || look(queue, group, is_last)))
+    look_until(&[queue], group, None, until, |is_last| enter(&mut || look(queue, group, is_last)))
 }
 
 fn look(queue_name: &str, group_name: &str, is_last: bool) -> LookResult<bool> {
@@ -42,11 +42,12 @@ fn look(queue_name: &str, group_name: &str, is_last: bool) -> LookResult<bool> {
             notices::registered_as_new(queue_name, group_name);
         }
     }
-    let (Some(queue), Some(group)) = (&found.queue, &found.group) else {
+    let is_paused = found.is_paused();
+    let (Some(queue), Some(group), false) = (&found.queue, &found.group, is_paused) else {
         let group = found.group.as_ref().map(|group| group.id);
         return Ok(match is_last {
-            true => ControlFlow::Break(false),
-            false => ControlFlow::Continue(NextLook::when_woken(group)),
+            true => ControlFlow::Break(LookEnd { found: false, looked_at: 1 }),
+            false => ControlFlow::Continue(vec![NextLook::when_woken(group)]),
         });
     };
     ActiveSnapshot::new_snapshot(|under| {
@@ -60,8 +61,8 @@ fn look(queue_name: &str, group_name: &str, is_last: bool) -> LookResult<bool> {
             waiters::hand_on(Topic::group(group.id), PartitionHash::ANY);
         }
         Ok(match is_ready || is_last {
-            true => ControlFlow::Break(is_ready),
-            false => ControlFlow::Continue(NextLook::after(&found, met_lock, under)),
+            true => ControlFlow::Break(LookEnd { found: is_ready, looked_at: 1 }),
+            false => ControlFlow::Continue(vec![NextLook::after(&found, met_lock, under)]),
         })
     })
 }

@@ -1,5 +1,9 @@
-//! One call of `queen_pop`: find the queue and the group, register a group that is new, move timers
-//! that are due into the log, pop, and wait and do it again while there is nothing.
+//! One call of `queen_pop` or `queen_pop_any`: find the queue and the group, register a group that
+//! is new, move timers that are due into the log, pop, and wait and do it again while there is
+//! nothing.
+//!
+//! A call that names several queues looks at them in their order, and pops from the first that has
+//! something. It registers the group in all of them ([`super::registrations`]).
 //!
 //! A call that goes on waiting holds nothing. So each look but the last runs in a subtransaction,
 //! which is rolled back, with all its locks, unless the look has written something. A group that is
@@ -8,25 +12,26 @@
 
 use std::ops::ControlFlow;
 
-use super::look_again::{LookResult, NextLook, look_until};
+use super::look_again::{LookEnd, LookResult, NextLook, look_until};
+use super::registrations::{PendingRegistration, Registrations, find};
 use super::run::PopResult;
 use super::{Delivery, PopLimits, notices, pop_once};
 use crate::broker::group::beginning::Mode;
 use crate::broker::group::register::Registration;
-use crate::broker::lookup::{self, ForPop};
+use crate::broker::lookup::ForPop;
 use crate::broker::push::delayed;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pg::async_commit::may_be_lost;
 use crate::pg::clock;
 use crate::pg::result_context::ResultContext;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::subtransaction::kept_if;
-use crate::settings;
 use crate::wait::waiters::{self, Topic};
 
 /// The arguments of a pop.
 pub struct PopRequest<'a> {
-    pub queue: &'a str,
+    /// One or more, no two of which are equal: in the order in which they are looked at.
+    pub queues: Vec<&'a str>,
     pub group: &'a str,
     pub limits: PopLimits<'a>,
     /// How long to wait for a first message, in microseconds.
@@ -36,9 +41,12 @@ pub struct PopRequest<'a> {
     pub mode: Option<Mode>,
 }
 
-/// What the call will register a group with that some look has missed: what the group may read is
-/// fixed from then on.
-type PendingRegistration = Option<Box<Registration>>;
+/// What was popped.
+pub struct PoppedMessages {
+    pub deliveries: Vec<Delivery>,
+    /// Which of the call's queues they are of.
+    pub queue: usize,
+}
 
 /// Pop now, or as soon as there is a message within the time to wait. `enter` runs each look as a
 /// call of the extension, with SPI connected.
@@ -47,68 +55,89 @@ type PendingRegistration = Option<Box<Registration>>;
 /// READ where another transaction has moved the group on.
 pub fn pop(
     request: &PopRequest<'_>,
-    enter: impl Fn(&mut dyn FnMut() -> LookResult<Vec<Delivery>>) -> LookResult<Vec<Delivery>>,
-) -> Result<Vec<Delivery>> {
+    enter: impl Fn(&mut dyn FnMut() -> LookResult<PoppedMessages>) -> LookResult<PoppedMessages>,
+) -> Result<PoppedMessages> {
     let results = ResultContext::here();
-    let mut pending = None;
+    let mut registrations =
+        Registrations::of(&request.queues, request.group, request.mode.unwrap_or(Mode::New));
     let (until, partition) = (clock::now() + request.wait, request.limits.partition);
-    look_until(request.queue, request.group, partition, until, |is_last| {
+    look_until(&request.queues, request.group, partition, until, |is_last| {
         may_be_lost(!request.limits.auto_ack, || {
-            enter(&mut || look(request, &mut pending, is_last, results))
+            enter(&mut || look(request, &mut registrations, is_last, results))
         })
     })
 }
 
-/// Look once, and once more each time another transaction has changed the queue or the group
-/// meanwhile.
+/// Look once at each queue, up to the first that has something.
 fn look(
     request: &PopRequest<'_>,
+    registrations: &mut Registrations<'_>,
+    is_last: bool,
+    results: ResultContext,
+) -> LookResult<PoppedMessages> {
+    registrations.prepare()?;
+    let mut is_over = is_last;
+    let mut in_vain = Vec::new();
+    for (place, queue) in request.queues.iter().enumerate() {
+        let pending = &mut registrations.pending[place];
+        let (found, mut result) = look_at(request, queue, pending, is_last, results)?;
+        let deliveries = std::mem::take(&mut result.deliveries);
+        if !deliveries.is_empty() {
+            registrations.write_rest()?;
+            let found = PoppedMessages { deliveries, queue: place };
+            return Ok(ControlFlow::Break(LookEnd { found, looked_at: place + 1 }));
+        }
+        // Messages that were moved into the log may be for other groups. These get them when this
+        // transaction commits, so the call does not wait any longer.
+        is_over |= result.has_written;
+        in_vain.push((found, result.met_lock));
+        pgrx::check_for_interrupts!();
+    }
+    if is_over {
+        registrations.write_rest()?;
+        let nothing = PoppedMessages { deliveries: Vec::new(), queue: 0 };
+        return Ok(ControlFlow::Break(LookEnd { found: nothing, looked_at: in_vain.len() }));
+    }
+    ActiveSnapshot::new_snapshot(|under| {
+        let next = in_vain.iter().map(|(found, met_lock)| NextLook::after(found, *met_lock, under));
+        Ok(ControlFlow::Continue(next.collect()))
+    })
+}
+
+/// Look at one queue, and once more each time another transaction has changed the queue or the
+/// group meanwhile.
+fn look_at(
+    request: &PopRequest<'_>,
+    queue: &str,
     pending: &mut PendingRegistration,
     is_last: bool,
     results: ResultContext,
-) -> LookResult<Vec<Delivery>> {
+) -> Result<(ForPop, PopResult)> {
     let mut has_written = false;
     loop {
-        let mut found = find(request.queue, request.group)?;
-        let result = register_and_pop(request, &mut found, pending, is_last, results)?;
+        let mut found = find(queue, request.group)?;
+        let result = register_and_pop(request, queue, &mut found, pending, is_last, results)?;
         has_written |= result.has_written;
         if result.is_outdated {
             pgrx::check_for_interrupts!();
             continue;
         }
-        // Messages that were moved into the log may be for other groups. These get them when this
-        // transaction commits, so the call does not wait any longer.
-        if is_last || has_written || !result.deliveries.is_empty() {
-            if request.wait > 0
-                && let (Some(group), Some(partition)) = (&found.group, result.left_in)
-            {
-                waiters::hand_on(Topic::group(group.id), partition);
-            }
-            return Ok(ControlFlow::Break(result.deliveries));
+        let is_kept = is_last || has_written || !result.deliveries.is_empty();
+        if request.wait > 0
+            && is_kept
+            && let (Some(group), Some(partition)) = (&found.group, result.left_in)
+        {
+            waiters::hand_on(Topic::group(group.id), partition);
         }
-        return ActiveSnapshot::new_snapshot(|under| {
-            Ok(ControlFlow::Continue(NextLook::after(&found, result.met_lock, under)))
-        });
+        return Ok((found, PopResult { has_written, ..result }));
     }
-}
-
-/// What there is of the queue and the group at this moment. Error 42704 where the queue is unknown
-/// and `queen_mq.auto_create` is off.
-pub fn find(queue: &str, group: &str) -> Result<ForPop> {
-    let found = lookup::for_pop(queue, group)?;
-    if found.queue.is_none() {
-        if !settings::auto_create() {
-            return Err(Error::no_such_queue(queue));
-        }
-        notices::queue_is_missing(queue);
-    }
-    Ok(found)
 }
 
 /// Register the group, if it is new and the time for that has come; then pop. Where all of that is
 /// rolled back, `found` is without the group again.
 fn register_and_pop(
     request: &PopRequest<'_>,
+    queue: &str,
     found: &mut ForPop,
     pending: &mut PendingRegistration,
     is_last: bool,
@@ -117,15 +146,15 @@ fn register_and_pop(
     let registration = match found.group {
         // If the group is removed while the call waits, what it may read is fixed anew.
         Some(ref group) => {
-            notices::compare_modes(request.queue, request.group, group, request.mode);
+            notices::compare_modes(queue, request.group, group, request.mode);
             *pending = None;
             None
         }
-        None => registration_to_write(request, pending, is_last, found)?,
+        None => registration_to_write(request, queue, pending, is_last, found)?,
     };
     let mut pop = || {
         if let Some(registration) = &registration {
-            registration.clone().write_into(found, request.queue, request.group)?;
+            registration.clone().write_into(found, queue, request.group)?;
             if found.group.is_none() {
                 // Another transaction is registering it.
                 return Ok(PopResult { met_lock: true, ..PopResult::default() });
@@ -150,7 +179,7 @@ fn register_and_pop(
             found.group = None;
             *pending = Some(registration);
         } else if registration.passes_by_messages && found.group.is_some() {
-            notices::registered_as_new(request.queue, request.group);
+            notices::registered_as_new(queue, request.group);
         }
     }
     Ok(result)
@@ -159,6 +188,7 @@ fn register_and_pop(
 /// What to register the group with, if there is something for it or the look is the last.
 fn registration_to_write(
     request: &PopRequest<'_>,
+    name: &str,
     pending: &mut PendingRegistration,
     is_last: bool,
     found: &ForPop,
@@ -167,9 +197,8 @@ fn registration_to_write(
     let registration = match pending.take() {
         Some(registration) => registration,
         None => {
-            let (queue, group) = (request.queue, request.group);
             let mode = request.mode.unwrap_or(Mode::New);
-            Box::new(Registration::prepare(queue, group, mode, identity)?)
+            Box::new(Registration::prepare(name, request.group, mode, identity)?)
         }
     };
     if !is_last && !registration.has_news(queue, identity)? && !found.has_due_timer() {
@@ -179,9 +208,9 @@ fn registration_to_write(
     Ok(Some(registration))
 }
 
-/// Move messages that are due into the log, then pop. Where another transaction has moved a
-/// partition on between the pop's snapshot and its lock, and the pop has got nothing, it is
-/// repeated under a newer snapshot.
+/// Move messages that are due into the log, then pop; neither while the group is paused. Where
+/// another transaction has moved a partition on between the pop's snapshot and its lock, and the
+/// pop has got nothing, it is repeated under a newer snapshot.
 fn move_due_and_pop(
     request: &PopRequest<'_>,
     found: &ForPop,
@@ -190,6 +219,9 @@ fn move_due_and_pop(
     let (Some(queue), Some(group)) = (&found.queue, &found.group) else {
         return Ok(PopResult::default());
     };
+    if found.is_paused() {
+        return Ok(PopResult::default());
+    }
     let moved = delayed::deliver_due(queue, found.next_timer, delayed::MOVED_BY_POP)?;
     let mut has_written = moved > 0;
     let mut met_lock = false;

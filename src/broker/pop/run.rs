@@ -3,18 +3,21 @@
 //! [`super::ordered`] and [`super::unordered`] find messages and lock; then they come here. All
 //! writes here are under the lock on a cursor or a claim, which the transaction keeps to its end.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
+use queen_engine::failures::Failures;
 use queen_engine::lease::LeaseId;
-use queen_engine::message::{MessageId, Spans};
+use queen_engine::message::Spans;
 use queen_engine::pop::{Pop, Popped};
+use queen_engine::settle::Outcome;
 
 use super::context::{PopContext, PopLimits};
 use super::delivery::Delivery;
 use super::search::PartitionResult;
 use crate::broker::lookup;
+use crate::broker::stats::outcomes;
 use crate::error::Result;
 use crate::pg::random::random;
 use crate::pg::result_context::ResultContext;
@@ -202,7 +205,9 @@ impl<'a> PopRun<'a> {
             return Ok(PartitionResult::Nothing);
         };
         self.write_state(located, &popped);
-        self.has_written = true;
+        // To have passed messages that are not delivered is no reason to stop waiting for others:
+        // what is rolled back of that, the next pop passes again.
+        self.has_written |= !(popped.taken.is_empty() && popped.exhausted.is_empty());
         if popped.taken.is_empty() {
             return Ok(PartitionResult::Nothing);
         }
@@ -240,16 +245,19 @@ impl<'a> PopRun<'a> {
     }
 
     /// Deliver messages whose state has been written. `failures`: how often each was settled as
-    /// failed before; those that are not in it, never.
+    /// failed before.
     pub fn deliver(
         &mut self,
         partition: &str,
         messages: &Spans,
-        failures: &BTreeMap<MessageId, u32>,
+        failures: &Failures,
         segments: &HashMap<u64, Stored>,
         lease: Option<(LeaseId, i64)>,
     ) {
         self.has_written = true;
+        if lease.is_none() {
+            outcomes::count(self.context.group.id, Outcome::Completed, messages.count());
+        }
         let group = Topic::group(self.context.group.id);
         let hash = PartitionHash::of(partition);
         waiters::touch_if_undone(group, hash);
@@ -270,7 +278,7 @@ impl<'a> PopRun<'a> {
                     contents,
                     created_at,
                     attempt: span.deliveries,
-                    failures: failures.get(&message).copied().unwrap_or(0),
+                    failures: failures.of(message),
                     lease: lease.map(|(id, duration)| (id, now.saturating_add(duration))),
                 });
             }
@@ -295,9 +303,18 @@ impl<'a> PopRun<'a> {
         let PopContext { queue, now, .. } = *self.context;
         let notice = Notice::of(located, &popped.cursor, queue.identity);
         progress::append(located, &popped.cursor, notice, &popped.ended);
-        if queue.options.on_exhausted() == DEAD_LETTER {
+        outcomes::count_expired(located.group, popped.ended.len());
+        let is_kept = queue.options.on_exhausted() == DEAD_LETTER;
+        let outcome = if is_kept { Outcome::DeadLettered } else { Outcome::Dropped };
+        outcomes::count(located.group, outcome, popped.exhausted.len());
+        if is_kept {
             for dead in &popped.exhausted {
-                let error = format!("delivered {} times, which is max_deliveries", dead.deliveries);
+                let mut error =
+                    format!("delivered {} times, which is max_deliveries", dead.deliveries);
+                if let Some(said) = located.cursor.failures.last_error(dead.message) {
+                    error.push_str("; its last failure: ");
+                    error.push_str(said);
+                }
                 dead_letter::bury(located.group, &located.partition, *dead, Some(&error), now);
             }
         }

@@ -48,6 +48,10 @@ pub fn admit(queue: &Queue, partition: &str, messages: &[&Message]) -> Result<()
         Some(known) => known,
         None => count(queue, now)?,
     };
+    // Where the newest message of a partition alone counts, most pushes add nothing to what waits.
+    if known.pushed > 0 && known.depth + known.pushed >= max && queue.options.is_latest() {
+        known = count(queue, now)?;
+    }
     let depth = known.depth + known.pushed;
     let is_full = depth >= max;
     known.pushed += if is_full { 0 } else { messages.len() as i64 };

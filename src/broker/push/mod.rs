@@ -15,6 +15,7 @@
 pub mod delayed;
 pub mod max_depth;
 mod message;
+pub mod notify;
 pub mod recurring;
 mod segmenting;
 

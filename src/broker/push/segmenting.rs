@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use queen_engine::message::{MessageId, SEGMENT_CAPACITY};
 
 use crate::broker::push::message::{Message, PushStatus, Pushed};
+use crate::broker::push::notify;
 use crate::error::Result;
 use crate::pg::clock;
 use crate::store::admission::Original;
@@ -62,6 +63,7 @@ pub fn push_to_partition(
     }
     appending.end();
     batch.complete_admissions(queue, partition);
+    notify::announce(queue);
     Ok(batch.results())
 }
 

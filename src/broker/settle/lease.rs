@@ -10,12 +10,14 @@ use std::collections::{BTreeSet, HashSet};
 
 use queen_engine::lease::{Handle, LeaseId};
 use queen_engine::message::{MessageId, Span, Spans};
-use queen_engine::receipt::Receipt;
+use queen_engine::receipt::{Ending, Receipt};
+use queen_engine::rights::Privilege;
 use queen_engine::settle::Refusal;
 
 use super::items::{SettleItem, SettleTarget};
 use super::refusal::explain;
 use crate::broker::lookup::{self, ForSettle};
+use crate::broker::rights;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::snapshot::ActiveSnapshot;
@@ -53,11 +55,12 @@ pub(super) struct HeldCursor {
 /// without order a lease covers a claim for each message: if `items` name nothing but messages,
 /// only the claims of those are locked.
 ///
-/// Error QN003 where nothing is known of the lease; QN002 where its group has been removed while it
-/// held something.
+/// Error QN003 where nothing is known of the lease; 42501 where the caller may not pop from its
+/// queue; QN002 where its group has been removed while it held something.
 pub(super) fn lock(lease: LeaseId, items: &[SettleItem]) -> Result<LockedLease> {
     let (named, unlocked) = to_lock(covered_by(lease)?, items);
-    let ForSettle { queue, identity, located, gone } = lookup::for_settle(lease, &named)?;
+    let found = lookup::for_settle(lease, &named)?;
+    let ForSettle { queue, queue_name, identity, located, gone } = found;
     let mut held = Vec::with_capacity(named.len());
     held.extend(
         gone.into_iter().map(|(located, receipt)| HeldCursor { located, receipt: Some(receipt) }),
@@ -70,6 +73,10 @@ pub(super) fn lock(lease: LeaseId, items: &[SettleItem]) -> Result<LockedLease> 
     let now = clock::now();
     if held.is_empty() {
         return Err(explain(lease, &Refusal::Unknown, now));
+    }
+    // Not before: a role that guesses the number of a cursor is not told of which queue it is.
+    if let Some(name) = &queue_name {
+        rights::require(Privilege::Pop, name)?;
     }
     if queue.is_none() && held.iter().any(HeldCursor::has_lost_something) {
         return Err(explain(lease, &Refusal::Superseded { holder: None }, now));
@@ -156,9 +163,10 @@ impl HeldCursor {
         Ok(Some(Self { located, receipt }))
     }
 
-    /// The lease has ended here, with messages that were not settled.
+    /// The lease was taken away here, or its time was over, with messages that were not settled.
     fn has_lost_something(&self) -> bool {
-        self.receipt.as_ref().is_some_and(|receipt| !receipt.open.is_empty())
+        let is_lost = |past: &Receipt| past.ending != Ending::GaveBack && !past.open.is_empty();
+        self.receipt.as_ref().is_some_and(is_lost)
     }
 
     /// Every message the lease was ever given here.

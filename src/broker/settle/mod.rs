@@ -22,6 +22,7 @@ use queen_engine::settle::{Policy, Refusal, Settlement, extend, settle};
 use self::lease::{HeldCursor, LockedLease, lock};
 use self::names::Plan;
 use self::refusal::explain;
+use crate::broker::stats::outcomes;
 use crate::error::Result;
 use crate::pg::async_commit::may_be_lost;
 use crate::pg::clock::Moment;
@@ -108,13 +109,14 @@ impl LockedLease {
     fn write(&self, items: &[SettleItem], plans: &[Plan], done: Vec<Settlement>) -> Result<Report> {
         let mut report =
             Report { already: vec![0; items.len()], released: true, ..Report::default() };
-        for ((held, plan), settlement) in self.held.iter().zip(plans).zip(done) {
+        for ((held, plan), mut settlement) in self.held.iter().zip(plans).zip(done) {
             report.released &= settlement.released;
             let partition: Rc<str> = held.partition().into();
             if let Some(item) = plan.rest {
                 report.already[item] += settlement.already;
             }
             for &(message, outcome) in &settlement.outcomes {
+                outcomes::count(held.located.group, outcome, 1);
                 report.settled.push(Settled {
                     message,
                     partition: partition.clone(),
@@ -128,6 +130,7 @@ impl LockedLease {
                 let (group, partition) = (held.located.group, held.partition());
                 dead_letter::bury(group, partition, *dead, error, self.now);
             }
+            settlement.keep_errors(|message| items[plan.item_of(message)].error.as_deref());
             if let Some(cursor) = &settlement.cursor {
                 let ended = settlement.receipt.map(|receipt| (self.lease, receipt));
                 self.write_cursor(held, cursor, ended.as_slice());

@@ -28,9 +28,9 @@ pub fn explain(lease: LeaseId, refusal: &Refusal, now: Moment) -> Error {
         }
         Refusal::AlreadySettled { message } => Error::new(
             Code::AlreadySettled,
-            format!("message {message} was settled otherwise under lease {lease}"),
+            format!("message {message} was completed under lease {lease}"),
         )
-        .detail("It was settled with another status.")
+        .detail("It cannot fail, be retried or become a dead letter any more.")
         .hint("The first settlement stands. To repeat a call, use the status of the first one."),
     }
 }
@@ -79,8 +79,14 @@ fn superseded(lease: LeaseId, holder: Option<(Moment, u32)>) -> Error {
 /// QN004: `what`, a message or a partition, is not part of the lease.
 pub fn not_in_lease(lease: LeaseId, what: &str) -> Error {
     Error::new(Code::MessageNotInLease, format!("{what} is not part of lease {lease}"))
-        .detail("It was never delivered under this lease, or the lease has given it back.")
-        .hint("Settle a message with the lease_id that came with its delivery.")
+        .detail(
+            "It was never delivered under this lease, or the lease has given it back, or has made \
+             it a dead letter, with another status.",
+        )
+        .hint(
+            "Settle a message with the lease_id that came with its delivery. To repeat a call, use \
+             the status of the first one.",
+        )
 }
 
 /// 22023: items name a message, or everything, with different statuses.

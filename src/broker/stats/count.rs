@@ -11,13 +11,15 @@ use std::collections::hash_map::Entry;
 use queen_engine::cursor::Cursor;
 use queen_engine::tally::{Arrived, Tally};
 
+use super::summary::StateSummary;
 use crate::error::Result;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::group::{self, Group};
+use crate::store::located::Located;
 use crate::store::queue::Queue;
 use crate::store::replay::{self, Replay};
 use crate::store::seen_snapshot::{self, SeenSnapshot};
-use crate::store::segment::{self, News, Pushers, news};
+use crate::store::segment::{self, LastSegment, News, Pushers, news};
 use crate::store::{cursor, cursor_or_claim, tally};
 
 /// Segments read at a time.
@@ -198,7 +200,8 @@ impl ArrivalCount {
 }
 
 /// Messages that are not settled for the group. `settled`: those that its cursors and claims have
-/// settled; `replays` are the replays of the queue.
+/// settled; `replays` are the replays of the queue. Not for a group that gets the newest message of
+/// each partition alone ([`StateSummary::newest_pending`]).
 pub fn pending(
     count: &ArrivalCount,
     group: &Group,
@@ -258,11 +261,28 @@ pub fn measure_depth(queue: &Queue, under: &ActiveSnapshot) -> Result<i64> {
 /// Messages that wait for the slowest group; all that are in the log where there is no group.
 fn depth(queue: &Queue, count: &ArrivalCount, under: &ActiveSnapshot) -> Result<i64> {
     let replays = replay::of_queue(queue.id, under);
+    let last = queue.options.is_latest().then(|| segment::last_segments(queue.id, under));
     let mut deepest = None;
     for group in group::of_queue(&queue.name, under)? {
         let cursors = cursor_or_claim::of_group(group.id, &group.start, under)?;
+        if let Some(last) = last.as_ref().filter(|_| group.is_ordered(&queue.options)) {
+            deepest = deepest.max(Some(newest_pending(&group, cursors, last)));
+            continue;
+        }
         let settled = cursors.iter().map(|located| located.cursor.settled).sum();
         deepest = deepest.max(Some(pending(count, &group, settled, &replays, under)?));
     }
     Ok(deepest.unwrap_or(count.retained()).max(0))
+}
+
+/// [`pending`] for a group that gets the newest message of each partition alone. `last`: the last
+/// segment of each partition.
+fn newest_pending(group: &Group, cursors: Vec<Located>, last: &[(String, LastSegment)]) -> i64 {
+    let first = StateSummary::of(group.first_state());
+    let state = |located: Located| (located.partition, StateSummary::of(located.cursor));
+    let states: HashMap<String, StateSummary> = cursors.into_iter().map(state).collect();
+    let of = |(partition, last): &(String, LastSegment)| {
+        states.get(partition).unwrap_or(&first).newest_pending(last.id)
+    };
+    last.iter().map(of).sum()
 }

@@ -10,18 +10,20 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use queen_engine::lease::LeaseId;
+use queen_engine::rights::{Privilege, Rights};
 
 use super::memory::{self, GroupSums, StatsMemory};
 use crate::broker::lookup;
 use crate::error::Result;
 use crate::pg::clock::{self, Moment};
 use crate::pg::snapshot::ActiveSnapshot;
-use crate::store::dead_letter;
 use crate::store::group::{self, Group};
-use crate::store::queue::Queue;
+use crate::store::queue::{Options, Queue};
+use crate::store::{dead_letter, seen_snapshot, timer};
 
 /// The figures of a group: numbers of messages, and moments.
 pub struct GroupFigures {
+    pub id: i64,
     pub queue: String,
     /// '' is queue mode.
     pub group: String,
@@ -35,6 +37,8 @@ pub struct GroupFigures {
     /// When the oldest message that is not settled arrived.
     pub oldest_pending: Option<Moment>,
     pub last_pop_at: Option<Moment>,
+    /// Those in effect for the group.
+    pub options: Options,
 }
 
 /// The figures of a queue.
@@ -54,6 +58,13 @@ pub struct QueueFigures {
     pub groups: i64,
     /// Messages that enter the log later.
     pub timers: i64,
+    pub options: Options,
+}
+
+/// Of a queue, messages that should have entered the log.
+pub struct OverdueTimers {
+    pub queue: String,
+    pub count: i64,
 }
 
 /// A live lease on one partition.
@@ -70,25 +81,31 @@ pub struct LiveLease {
 pub struct Figures {
     pub queues: Vec<QueueFigures>,
     pub groups: Vec<GroupFigures>,
+    pub overdue: Vec<OverdueTimers>,
 }
 
 impl Figures {
-    /// Those of all queues and groups.
-    pub fn take(under: &ActiveSnapshot) -> Result<Self> {
+    /// Those of all queues that `rights` let a role see, and of their groups.
+    pub fn take(rights: &Rights, under: &ActiveSnapshot) -> Result<Self> {
+        let is_seen = |queue: &str| rights.allow(Privilege::Monitor, queue);
         memory::look(under, |memory| {
             let mut figures = Self::default();
             let mut known = HashSet::new();
             for queue in lookup::all_queues(under)? {
+                if !is_seen(&queue.name) {
+                    continue;
+                }
                 for group in group::of_queue_named(&queue.name, under)? {
                     figures.groups.push(of_group(memory, &queue, &group, under)?);
                 }
                 figures.queues.push(of_queue(memory, &queue, under)?);
+                figures.overdue.push(overdue(memory, &queue, under)?);
                 known.insert(queue.name);
             }
             // Groups whose queue does not exist yet.
             for (queue, group) in group::all(under)? {
-                if !known.contains(&queue) {
-                    figures.groups.push(GroupFigures::idle(queue, group.name, under));
+                if is_seen(&queue) && !known.contains(&queue) {
+                    figures.groups.push(GroupFigures::idle(queue, group, under));
                 }
             }
             figures.groups.sort_by(|a, b| (&a.queue, &a.group).cmp(&(&b.queue, &b.group)));
@@ -112,7 +129,7 @@ pub fn group_named(
     let Some(group) = group::find(queue, name, under)? else { return Ok(None) };
     let figures = match lookup::find_queue(queue, under)? {
         Some(queue) => memory::look(under, |memory| of_group(memory, &queue, &group, under))?,
-        None => GroupFigures::idle(queue.to_owned(), group.name, under),
+        None => GroupFigures::idle(queue.to_owned(), group, under),
     };
     Ok(Some(figures))
 }
@@ -146,7 +163,26 @@ fn of_queue(
         partitions: log.last.len() as i64,
         groups,
         timers: log.timers,
+        options: queue.options.clone(),
     })
+}
+
+/// What is due is known only at this moment, so it is counted at each call; where there are no
+/// timers, by none.
+fn overdue(
+    memory: &mut StatsMemory,
+    queue: &Queue,
+    under: &ActiveSnapshot,
+) -> Result<OverdueTimers> {
+    let log = memory.log(queue, under)?;
+    let count = if log.timers == 0 {
+        0
+    } else {
+        let seen = seen_snapshot::describe(under, queue.identity);
+        let from = log.count.tally.timers.from(&seen.snapshot);
+        timer::count(queue.id, from, clock::now(), under)
+    };
+    Ok(OverdueTimers { queue: queue.name.clone(), count })
 }
 
 fn of_group(
@@ -165,6 +201,7 @@ fn of_group(
         }
     }
     Ok(GroupFigures {
+        id: group.id,
         queue: queue.name.clone(),
         group: group.name.clone(),
         pending: sums.pending,
@@ -173,20 +210,23 @@ fn of_group(
         dead_letters: sums.dead_letters,
         oldest_pending: sums.units.oldest_pending,
         last_pop_at: sums.units.last_pop_at,
+        options: queue.options.clone().with(&group.own),
     })
 }
 
 impl GroupFigures {
-    fn idle(queue: String, group: String, under: &ActiveSnapshot) -> Self {
+    fn idle(queue: String, group: Group, under: &ActiveSnapshot) -> Self {
         Self {
-            dead_letters: dead_letter::count(&queue, &group, under),
+            id: group.id,
+            dead_letters: dead_letter::count(&queue, &group.name, under),
             queue,
-            group,
+            group: group.name,
             pending: 0,
             in_flight: 0,
             retrying: 0,
             oldest_pending: None,
             last_pop_at: None,
+            options: Options::default().with(&group.own),
         }
     }
 }

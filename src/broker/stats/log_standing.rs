@@ -142,6 +142,7 @@ impl LogStanding {
         self.replays = replay::of_queue(queue.id, under);
         let (tally, seen) = (&self.count.tally, seen_snapshot::describe(under, queue.identity));
         self.oldest = segment::oldest(queue.id, &tally.floor, under);
-        self.timers = timer::count(queue.id, tally.timers.from(&seen.snapshot), under);
+        let from = tally.timers.from(&seen.snapshot);
+        self.timers = timer::count(queue.id, from, Moment::MAX, under);
     }
 }

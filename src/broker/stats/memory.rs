@@ -184,20 +184,25 @@ impl StatsMemory {
         self.log(queue, under)?;
         let is_large = self.follow(queue, group, under)? && self.read_pages(under)?;
         let log = &self.logs[&queue.id].value;
-        let units = match self.large.0.get_mut(&group.id).filter(|_| is_large) {
+        let is_latest = queue.options.is_latest() && group.is_ordered(&queue.options);
+        let sums = |of: &TrackedGroup| (of.sums(), is_latest.then(|| of.newest_pending(log)));
+        let (units, newest) = match self.large.0.get_mut(&group.id).filter(|_| is_large) {
             Some(Dated { look, value: (_, tracked) }) => {
                 *look = self.look;
                 tracked.refresh(queue, group, log, under)?;
-                tracked.sums()
+                sums(tracked)
             }
             None => {
                 let all = cursor_or_claim::of_group(group.id, &group.start, under)?;
                 let mut tracked = TrackedGroup::of(group, all);
                 tracked.refresh(queue, group, log, under)?;
-                tracked.sums()
+                sums(&tracked)
             }
         };
-        let pending = pending(&log.count, group, units.settled, &log.replays, under)?;
+        let pending = match newest {
+            Some(newest) => newest,
+            None => pending(&log.count, group, units.settled, &log.replays, under)?,
+        };
         let dead_letters = dead_letter::count(&queue.name, &group.name, under);
         let sums = Rc::new(GroupSums { pending, dead_letters, units });
         self.sums.insert(group.id, Rc::clone(&sums));

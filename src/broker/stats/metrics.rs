@@ -2,6 +2,7 @@
 //! `queen_metrics` and `queen_prometheus`, with figures that have been read; touches no table.
 
 use crate::broker::stats::figures::{Figures, GroupFigures, QueueFigures};
+use crate::broker::stats::outcomes::{GroupCounts, OUTCOMES};
 use crate::pg::clock::Moment;
 
 /// One figure of one queue or group, as a row of `queen_metrics`.
@@ -42,7 +43,7 @@ const OF_QUEUES: [Figure<QueueFigures>; 8] = [
     }),
 ];
 
-const OF_GROUPS: [Figure<GroupFigures>; 5] = [
+const OF_GROUPS: [Figure<GroupFigures>; 6] = [
     ("queen_group_pending", GAUGE, "Messages that are not settled.", |g, _| Some(g.pending as f64)),
     ("queen_group_in_flight", GAUGE, "Messages in live leases.", |g, _| Some(g.in_flight as f64)),
     ("queen_group_retrying", GAUGE, "Messages that came back and wait.", |g, _| {
@@ -57,10 +58,32 @@ const OF_GROUPS: [Figure<GroupFigures>; 5] = [
         "Age of the oldest message not settled.",
         |g, now| seconds(g.oldest_pending, now),
     ),
+    (
+        "queen_group_last_pop_timestamp_seconds",
+        GAUGE,
+        "When the group last got messages, in seconds since 1970.",
+        |g, _| g.last_pop_at.map(since_1970),
+    ),
 ];
+
+const OVERDUE: &str = "Messages whose moment to enter the log has passed.";
+const SETTLED: &str = "Messages settled, by outcome, since the server started; only with the \
+                       library preloaded.";
+const EXPIRED: &str = "Leases that ran out, for each partition, without order for each message, \
+                       since the server started; only with the library preloaded.";
 
 fn seconds(since: Option<Moment>, now: Moment) -> Option<f64> {
     since.map(|at| (now - at).max(0) as f64 / 1e6)
+}
+
+/// A moment as Prometheus counts: in seconds since 1970.
+pub fn since_1970(at: Moment) -> f64 {
+    const YEARS_UNTIL_2000: f64 = 946_684_800.0;
+    at as f64 / 1e6 + YEARS_UNTIL_2000
+}
+
+fn labels_of(group: &GroupFigures) -> Vec<(&'static str, String)> {
+    vec![("queue", group.queue.clone()), ("consumer_group", group.group.clone())]
 }
 
 /// All metrics of these figures, those of one name next to each other. `now`: ages are measured
@@ -75,12 +98,37 @@ pub fn of(figures: &Figures, now: Moment) -> Vec<Metric> {
     }
     for (name, kind, help, of) in OF_GROUPS {
         all.extend(figures.groups.iter().filter_map(|group| {
-            let labels =
-                vec![("queue", group.queue.clone()), ("consumer_group", group.group.clone())];
-            Some(Metric { name, labels, value: of(group, now)?, kind, help })
+            Some(Metric { name, labels: labels_of(group), value: of(group, now)?, kind, help })
         }));
     }
+    all.extend(figures.overdue.iter().map(|overdue| Metric {
+        name: "queen_queue_timers_overdue",
+        labels: vec![("queue", overdue.queue.clone())],
+        value: overdue.count as f64,
+        kind: GAUGE,
+        help: OVERDUE,
+    }));
+    all.extend(of_counts(&figures.groups));
     all
+}
+
+/// What is counted as it happens, where it is.
+fn of_counts(groups: &[GroupFigures]) -> Vec<Metric> {
+    let counted = groups.iter().filter_map(|group| Some((group, GroupCounts::of(group.id)?)));
+    let (mut settled, mut expired) = (Vec::new(), Vec::new());
+    let kind = COUNTER;
+    for (group, counts) in counted {
+        for (at, (outcome, _)) in OUTCOMES.into_iter().enumerate() {
+            let mut labels = labels_of(group);
+            labels.push(("outcome", outcome.to_owned()));
+            let (name, value) = ("queen_group_settled_total", counts.settled(at));
+            settled.push(Metric { name, labels, value, kind, help: SETTLED });
+        }
+        let (name, value) = ("queen_group_leases_expired_total", counts.expired());
+        expired.push(Metric { name, labels: labels_of(group), value, kind, help: EXPIRED });
+    }
+    settled.extend(expired);
+    settled
 }
 
 /// The metrics in Prometheus's text exposition format, version 0.0.4. The label consumer_group of

@@ -2,6 +2,7 @@
 //! their summaries may be kept by a session, for 100,000 partitions and more.
 
 use queen_engine::cursor::Cursor;
+use queen_engine::holes::Holes;
 use queen_engine::lease::LeaseId;
 use queen_engine::message::{MessageId, Spans};
 
@@ -16,6 +17,17 @@ pub struct StateSummary {
     pub position: u64,
     /// What is held or waits. Of most partitions of a healthy queue there is nothing.
     rest: Option<Box<OpenRest>>,
+    /// What may still appear behind the position.
+    unseen: Option<Box<Unseen>>,
+}
+
+/// Segments up to the position that were not read, if they have appeared since.
+#[derive(Clone, Debug)]
+struct Unseen {
+    /// Of these transactions, with ids above the number.
+    of: Vec<(Holes, u64)>,
+    /// Messages created before this moment are not for the group.
+    since: Option<Moment>,
 }
 
 /// What has been read and is not settled.
@@ -46,8 +58,20 @@ impl StateSummary {
             settled: state.settled,
             last_pop_at: state.last_pop_at,
             position: state.position,
+            unseen: Unseen::of(&state).map(Box::new),
             rest: OpenRest::of(state).map(Box::new),
         }
+    }
+
+    /// Transactions that may have brought segments behind the position which were not read: those
+    /// with ids above the number.
+    pub fn unseen(&self) -> impl Iterator<Item = &(Holes, u64)> {
+        self.unseen.iter().flat_map(|unseen| &unseen.of)
+    }
+
+    /// Of what is unseen, messages created before this moment are not for the group.
+    pub fn unseen_since(&self) -> Option<Moment> {
+        self.unseen.as_ref().and_then(|unseen| unseen.since)
     }
 
     /// Whether messages are held or wait.
@@ -69,8 +93,35 @@ impl StateSummary {
         self.rest.iter().flat_map(|rest| rest.waiting.messages())
     }
 
+    /// For a group that gets the newest message of a partition alone: how many are pending, if
+    /// `last` is the last segment of the partition. One, if there is anything that was not settled;
+    /// or what leases hold, if they were given when the group got every message.
+    pub fn newest_pending(&self, last: u64) -> i64 {
+        let held = self.leases().iter().map(|lease| lease.messages).sum::<i64>();
+        let is_any_left = last > self.position || self.waiting().next().is_some();
+        held.max(i64::from(is_any_left))
+    }
+
     pub fn leases(&self) -> &[LeaseSummary] {
         self.rest.as_ref().map_or(&[], |rest| &rest.leases)
+    }
+}
+
+impl Unseen {
+    fn of(state: &Cursor) -> Option<Self> {
+        let Cursor { holes, drain, since, .. } = state;
+        if holes.is_empty() || state.position == 0 {
+            return None;
+        }
+        let of = match drain {
+            None => vec![(holes.clone(), 0)],
+            // As `Cursor::has_read` has it.
+            Some(drain) => {
+                let drained = holes.minus(&drain.until);
+                vec![(holes.minus(&drained), 0), (drained, drain.after)]
+            }
+        };
+        Some(Self { of, since: *since })
     }
 }
 

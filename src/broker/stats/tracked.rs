@@ -9,22 +9,22 @@ use std::mem;
 use std::rc::Rc;
 
 use queen_engine::cursor::Cursor;
-use queen_engine::floor::Floor;
 use queen_engine::message::MessageId;
 
 use super::log_standing::LogStanding;
-use super::oldest::{OrderedLog, UnorderedLog};
+use super::oldest::{GroupLog, PartitionLog};
 use super::summary::{LeaseSummary, StateSummary};
 use crate::error::Result;
 use crate::pg::address_map::AddressMap;
 use crate::pg::clock::Moment;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::store::claim::{self, ClaimRow};
-use crate::store::cursor_or_claim;
 use crate::store::group::Group;
 use crate::store::group_pages::StateName;
 use crate::store::located::Located;
 use crate::store::queue::Queue;
+use crate::store::segment::LastSegment;
+use crate::store::{cursor_or_claim, seen_snapshot};
 
 /// A group's cursors and claims.
 pub struct TrackedGroup {
@@ -222,7 +222,9 @@ impl TrackedGroup {
         self.clear_up(under)?;
         self.move_start(group);
         let is_ordered = group.is_ordered(&queue.options);
-        let of = (queue.id, &log.count.tally.floor);
+        let running = seen_snapshot::describe(under, queue.identity).snapshot.holes;
+        let floor = &log.count.tally.floor;
+        let of = GroupLog { queue: queue.id, group: group.id, floor, running: &running };
         match mem::replace(&mut self.stale, Stale::Some(HashSet::new())) {
             Stale::All => {
                 self.oldest.clear();
@@ -273,28 +275,39 @@ impl TrackedGroup {
 
     fn find_oldest(
         &mut self,
-        log: (i64, &Floor),
+        of: GroupLog<'_>,
         partition: &Rc<str>,
         last: u64,
         is_ordered: bool,
         under: &ActiveSnapshot,
     ) {
-        let of = self.partitions.get(partition);
-        let cursor = of.and_then(|of| of.cursor).and_then(|id| self.units.get(&id));
+        let known = self.partitions.get(partition);
+        let cursor = known.and_then(|known| known.cursor).and_then(|id| self.units.get(&id));
         let cursor = cursor.map_or(&self.first, |unit| &unit.summary);
+        let log = PartitionLog { of, partition, last, cursor };
         let found = match is_ordered {
-            true => OrderedLog { log, partition, last, cursor }.oldest(under),
+            true => log.oldest_in_order(under),
             false => {
-                let claims = of.into_iter().flat_map(|of| of.claims.iter());
+                let claims = known.into_iter().flat_map(|known| known.claims.iter());
                 let is_open = |id| self.units.get(id).is_some_and(|unit| unit.summary.is_open());
                 let claims = claims.map(|(message, id)| (*message, is_open(id)));
-                UnorderedLog::new(log, partition, last, cursor, claims).oldest(under)
+                log.oldest_without_order(claims, under)
             }
         };
         match found {
             Some(moment) => self.oldest.insert(Rc::clone(partition), moment),
             None => self.oldest.remove(partition),
         };
+    }
+
+    /// How many messages are pending, for a group that gets the newest of each partition alone.
+    pub fn newest_pending(&self, log: &LogStanding) -> i64 {
+        let of = |(partition, last): (&Rc<str>, &LastSegment)| {
+            let cursor = self.partitions.get(partition).and_then(|of| of.cursor);
+            let unit = cursor.and_then(|id| self.units.get(&id));
+            unit.map_or(&self.first, |unit| &unit.summary).newest_pending(last.id)
+        };
+        log.last.iter().map(of).sum()
     }
 
     /// The sums, after [`TrackedGroup::refresh`].

@@ -1,8 +1,8 @@
 //! Times and intervals, compared with PostgreSQL's own functions.
 
 use crate::pg::clock::{
-    At, DAY, EARLIEST, HOUR, SECOND, interval, iso, micros, moment, now, parse, plus, show,
-    timestamp, transaction_start,
+    At, DAY, EARLIEST, HOUR, SECOND, interval, iso, iso_duration, micros, moment, now, parse,
+    parse_interval, plus, show, timestamp, transaction_start,
 };
 
 /// Times of each kind, as they are written.
@@ -50,6 +50,33 @@ mod tests {
         }
         assert_eq!(parse(TIMES[3]).ok(), Some(EARLIEST));
         assert!(timestamp(EARLIEST - 1).is_none());
+    }
+
+    #[pg_test]
+    fn a_duration_in_json_is_as_postgres_writes_it_in_iso_8601() {
+        for text in [
+            "0",
+            "1 s",
+            "0.000001 s",
+            "-0.5 s",
+            "-61.25 s",
+            "90 min",
+            "36 h",
+            "1 day",
+            "1 day -1 h",
+            "-1 day -0.5 s",
+            "1 year 2 mons 3 days 04:05:06.7",
+            "-13 mons",
+            "100 years",
+            "1 mon -1 day",
+            "2562047788 h",
+        ] {
+            let read = parse_interval(text).expect("an interval");
+            run("SET LOCAL IntervalStyle = iso_8601");
+            let expected = value(&format!("SELECT '{text}'::interval"));
+            run("SET LOCAL IntervalStyle = sql_standard");
+            assert_eq!(iso_duration(read), expected, "{text}");
+        }
     }
 
     #[pg_test]

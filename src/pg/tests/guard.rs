@@ -8,7 +8,7 @@ mod tests {
     use pgrx::prelude::*;
 
     use super::super::backend::{Backend, caught, fail_in_postgres, role, setting};
-    use crate::pg::guard::{Guard, pin_search_path};
+    use crate::pg::guard::{Guard, acts_as_caller, caller, pin_search_path};
     use crate::pg::lock_timeout::LockTimeout;
     use crate::pg::subtransaction::all_or_nothing;
 
@@ -26,6 +26,30 @@ mod tests {
             assert_eq!(setting(c"search_path"), "pg_catalog, pg_temp");
         }
         assert_eq!(Backend::now(), before);
+    }
+
+    #[pg_test]
+    fn the_innermost_guard_tells_who_has_called() {
+        let (user, first, second) = (Backend::now().user, role("first_role"), role("second_role"));
+        assert_eq!((caller(), acts_as_caller()), (pg_sys::InvalidOid, false));
+        {
+            let _outer = Guard::act_as(first);
+            assert_eq!((caller(), acts_as_caller()), (user, false));
+            {
+                let _inner = Guard::act_as(second);
+                assert_eq!((caller(), acts_as_caller()), (first, false));
+                let _own = Guard::act_as(second);
+                assert_eq!((caller(), acts_as_caller()), (second, true));
+            }
+            assert_eq!((caller(), acts_as_caller()), (user, false));
+            let _own = Guard::act_as(first);
+            caught(|| {
+                let _inner = Guard::act_as(second);
+                fail_in_postgres();
+            });
+            assert_eq!((caller(), acts_as_caller()), (first, true));
+        }
+        assert_eq!((caller(), acts_as_caller()), (pg_sys::InvalidOid, false));
     }
 
     #[pg_test]

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use queen_engine::floor::Floor;
 use queen_engine::holes::Holes;
-use queen_engine::message::Spans;
+use queen_engine::message::{MessageId, Spans};
 use queen_engine::pop::Read;
 
 use super::low_end::scan_partition;
@@ -92,13 +92,15 @@ impl Log<'_> {
     fn stored(&self, row: &Tuple) -> Stored {
         let created_at = row.need::<At>(CREATED_AT).0;
         let is_old = self.since.is_some_and(|since| created_at < since);
-        let is_others = row.get::<i64>(ONLY_GROUP).is_some_and(|only| only != self.group);
+        let only_group = row.get::<i64>(ONLY_GROUP);
+        let is_others = only_group.is_some_and(|only| only != self.group);
         Stored {
             id: unsigned(row.need(ID)),
             xid: unsigned(row.need(XID)),
             messages: row.need::<i16>(N) as u16,
             created_at,
             skip: is_old || is_others,
+            is_replay: only_group.is_some(),
             contents: Contents {
                 payloads: self.hold(row, PAYLOADS),
                 transaction_ids: self.hold(row, TRANSACTION_IDS),
@@ -114,6 +116,24 @@ impl Log<'_> {
     /// This log, read without the contents of messages.
     pub fn bare(self) -> Self {
         Self { is_bare: true, ..self }
+    }
+
+    /// The newest message up to this segment that is for every group: replays do not count. Nothing
+    /// below the floor is looked at.
+    pub fn newest_upto(&self, segment: u64, under: &ActiveSnapshot) -> Option<MessageId> {
+        let keys = [
+            (QUEUE_ID, Key::Is(Value::Int(self.queue))),
+            (PARTITION, Key::Is(Value::Text(self.partition))),
+            (ID, Key::Above(Value::Int(signed(self.floor.segment)))),
+            (ID, Key::UpTo(Value::Int(signed(segment)))),
+        ];
+        IN_ORDER.scan(&keys, ScanEnd::End, under, |row| match row.get::<i64>(ONLY_GROUP) {
+            Some(_) => ControlFlow::Continue(()),
+            None => {
+                let last = (row.need::<i16>(N) as u16).saturating_sub(1);
+                ControlFlow::Break(MessageId::new(unsigned(row.need(ID)), last))
+            }
+        })
     }
 
     /// The ids of late segments, in order. Most transactions of `from` are those of consumers and
@@ -176,6 +196,26 @@ impl Log<'_> {
         };
         ids.iter().filter_map(find).collect()
     }
+}
+
+/// The transaction_id of a message, given or derived, if the message is in the log of this
+/// partition. Its payload is not read.
+pub fn name_of(
+    queue: i64,
+    partition: &str,
+    message: MessageId,
+    under: &ActiveSnapshot,
+) -> Option<String> {
+    let id = signed(message.segment());
+    let key = [Value::Int(queue), Value::Text(partition), Value::Int(id)];
+    let read = |row: &Tuple| {
+        let names = StoredValue::of(row, TRANSACTION_IDS);
+        let (payloads, headers) = (StoredValue::nothing(), StoredValue::nothing());
+        let is_in_it = message.index() < row.need::<i16>(N) as u16;
+        is_in_it.then_some(Contents { payloads, transaction_ids: names, headers })
+    };
+    let contents = IN_ORDER.end(&key, ScanEnd::Start, under, read).flatten()?;
+    Some(contents.names().of(message))
 }
 
 /// What one look for transactions that may have pushed has found.

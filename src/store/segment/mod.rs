@@ -18,7 +18,7 @@ mod survey;
 use pgrx::pg_sys;
 
 pub use self::ends::{LastSegment, last_of, last_segments};
-pub use self::log::{Log, LogPage, Pushers};
+pub use self::log::{Log, LogPage, Pushers, name_of};
 pub use self::low_end::{
     Gap, SegmentSummary, first_pusher, news_above, news_across, oldest, oldest_but, oldest_from,
     partitions, rows, still_excepted,

@@ -20,6 +20,8 @@ pub struct Stored {
     pub(super) created_at: Moment,
     /// It is not for the reader: too old for its group, or for another group alone.
     pub(super) skip: bool,
+    /// It is for one group alone: a dead letter that was replayed.
+    pub(super) is_replay: bool,
     pub(super) contents: Contents,
 }
 
@@ -33,7 +35,13 @@ impl Stored {
     }
 
     pub fn found(&self) -> FoundSegment {
-        FoundSegment { segment: self.id, messages: self.messages, skip: self.skip }
+        let (segment, messages, skip) = (self.id, self.messages, self.skip);
+        FoundSegment { segment, messages, skip, repeats: None }
+    }
+
+    /// Whether it is a dead letter that was replayed for the reader.
+    pub fn is_replay(&self) -> bool {
+        self.is_replay && !self.skip
     }
 
     pub fn created_at(&self) -> Moment {

@@ -15,7 +15,8 @@
 //!   commit that finds only such sessions wakes none: their next look has a snapshot that is newer.
 //!   From that moment on the session counts as asleep, and a commit during the look sets its latch.
 //! - A session that leaves the list while it counts as awake, or in the middle of the look that it
-//!   was woken for, hands the wake-up on to another one.
+//!   was woken for, hands the wake-up on to another one. So does one that waits for several queues,
+//!   and whose look has ended before it came to the one that it was woken for.
 //! - A pop that has got messages, and leaves some behind, hands a wake-up on ([`hand_on`]).
 //!
 //! **A timekeeper.** Some messages come without a commit: a lease expires, a retry or a timer is
@@ -31,9 +32,9 @@
 //! fail or wait.
 
 mod notes;
+mod slot;
 mod topic;
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgrx::lwlock::PgLwLock;
@@ -42,11 +43,13 @@ use pgrx::shmem::PGRXSharedMemory;
 use pgrx::{pg_shmem_init, pg_sys};
 
 pub use self::notes::{forget_held, touch, touch_all, touch_at, touch_if_undone, touch_pushed};
+pub use self::slot::WaiterSlot;
 pub use self::topic::{PartitionHash, Topic, Wanted};
 use crate::pg::clock::Moment;
 
-/// Sessions that can be on the list. A session that finds it full waits as without preload.
-const CAPACITY: usize = 1024;
+/// Entries of the list: a session has one for each queue that it waits for. A session that finds no
+/// room waits as without preload.
+const CAPACITY: usize = 4096;
 
 /// What there is news of: a topic, and where.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,10 +67,13 @@ struct LeaseEnd {
     at: Moment,
 }
 
+/// A session that waits for a queue.
 #[derive(Clone, Copy)]
 struct Waiter {
     /// The address of the session's latch.
     latch: usize,
+    /// The place of the queue among those that the session waits for.
+    place: usize,
     queue: u64,
     /// The group's topic; 0 as long as the group is not registered.
     group: u64,
@@ -88,6 +94,7 @@ struct Waiter {
 
 const UNUSED: Waiter = Waiter {
     latch: 0,
+    place: 0,
     queue: 0,
     group: 0,
     consumer: 0,
@@ -122,107 +129,6 @@ pub fn set_up() {
 
 fn is_shared() -> bool {
     IS_SHARED.load(Ordering::Relaxed)
-}
-
-/// A session's entry on the list. Dropping it removes the entry; so does an ERROR, which drops it,
-/// and the end of the process.
-pub struct WaiterSlot(());
-
-impl WaiterSlot {
-    /// Enter this session. None without preload, or if the list is full.
-    pub fn take(wanted: &Wanted) -> Option<Self> {
-        if !is_shared() {
-            return None;
-        }
-        leave_at_exit();
-        let mut waiters = WAITERS.exclusive();
-        let free = waiters.count;
-        if free == CAPACITY {
-            return None;
-        }
-        waiters.list[free] = Waiter {
-            latch: own_latch(),
-            queue: wanted.queue.0,
-            group: wanted.group.map_or(0, |group| group.0),
-            consumer: wanted.consumer.0,
-            partition: wanted.partition,
-            ..UNUSED
-        };
-        waiters.count += 1;
-        Some(Self(()))
-    }
-
-    /// The session is about to take the snapshot of its next look: from now on a commit wakes it
-    /// again.
-    pub fn arm(&self) {
-        if let Some(own) = own(&mut WAITERS.exclusive()) {
-            own.looks_for = own.is_awake.then_some(own.woken_for);
-            own.is_awake = false;
-            own.woken_for = PartitionHash::ANY;
-            own.alarm = Moment::MAX;
-        }
-    }
-
-    /// The look has come to its end, and has used what the session was woken for.
-    pub fn has_looked(&self) {
-        if let Some(own) = own(&mut WAITERS.exclusive()) {
-            own.looks_for = None;
-        }
-    }
-
-    /// The session is about to sleep, and knows that there may be something at `next`. Returns when
-    /// it has to wake by itself: at `next`, if it is the timekeeper.
-    pub fn keep_time(&self, next: Moment) -> Moment {
-        let mut waiters = WAITERS.exclusive();
-        let Some(me) = own(&mut waiters).copied() else { return next };
-        // The look may have used up the latch, where it waited for a table or a page.
-        if me.is_awake {
-            return 0;
-        }
-        let is_kept = waiters.used().iter().any(|other| {
-            other.latch != me.latch && other.is_like(&me) && !other.is_awake && other.alarm <= next
-        });
-        let alarm = if is_kept { Moment::MAX } else { next };
-        if let Some(own) = own(&mut waiters) {
-            (own.is_timekeeper, own.alarm) = (alarm != Moment::MAX, alarm);
-        }
-        alarm
-    }
-}
-
-impl Drop for WaiterSlot {
-    fn drop(&mut self) {
-        leave();
-    }
-}
-
-fn own_latch() -> usize {
-    // SAFETY: the address of the latch of this process's PGPROC.
-    unsafe { pg_sys::MyLatch as usize }
-}
-
-/// This session's entry.
-fn own(waiters: &mut Waiters) -> Option<&mut Waiter> {
-    let latch = own_latch();
-    let count = waiters.count;
-    waiters.list[..count].iter_mut().find(|waiter| waiter.latch == latch)
-}
-
-/// Remove this session's entry, and hand on what it was woken for, and the time that it kept.
-fn leave() {
-    let latch = own_latch();
-    let mut waiters = WAITERS.exclusive();
-    while let Some(place) = waiters.used().iter().position(|waiter| waiter.latch == latch) {
-        let gone = waiters.list[place];
-        waiters.count -= 1;
-        waiters.list[place] = waiters.list[waiters.count];
-        // An ERROR may have ended the look in the middle.
-        let unused = [gone.is_awake.then_some(gone.woken_for), gone.looks_for];
-        unused.into_iter().flatten().for_each(|partition| waiters.wake_another(&gone, partition));
-        if gone.is_timekeeper {
-            waiters.wake_one_like(&gone);
-        }
-    }
 }
 
 /// A pop of the group has left messages behind in a partition: wake one session for them.
@@ -375,22 +281,4 @@ impl Waiter {
         // SAFETY: a latch of a PGPROC, which stays where it is for as long as the server runs.
         unsafe { pg_sys::SetLatch(self.latch as *mut pg_sys::Latch) };
     }
-}
-
-thread_local! {
-    static LEAVES_AT_EXIT: Cell<bool> = const { Cell::new(false) };
-}
-
-/// See that this process leaves the list when it ends: termination does not unwind, so it drops no
-/// slot.
-fn leave_at_exit() {
-    if !LEAVES_AT_EXIT.replace(true) {
-        // SAFETY: called once, as the process ends, while shared memory is still there.
-        unsafe { pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::null()) };
-    }
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn at_exit(_code: i32, _argument: pg_sys::Datum) {
-    leave();
 }

@@ -12,6 +12,7 @@
 //!   the old snapshot, last.
 //! - `QUEEN_TEST_KEEP`: keep databases and clusters, to look into them.
 
+pub mod clock;
 pub mod cluster;
 pub mod containment;
 pub mod db;

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use tokio_postgres::{Error, SimpleQueryMessage};
 
 use crate::{Message, Pop, Session, eventually};
 
@@ -37,4 +38,14 @@ pub async fn first_served(waiting: &mut Vec<Waiting>) -> Result<(Vec<Message>, I
     });
     let place = found.await?;
     waiting.remove(place).await?
+}
+
+/// What `queen_wait` says of group `g` of queue `q` after this time, or before.
+pub async fn is_ready(session: &Session, timeout: &str) -> Result<bool, Error> {
+    let sql = format!("CALL queen_wait('q', 'g', '{timeout}')");
+    let messages = session.simple_query(&sql).await?;
+    Ok(messages.iter().any(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0) == Some("t"),
+        _ => false,
+    }))
 }

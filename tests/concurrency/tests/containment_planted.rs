@@ -22,7 +22,13 @@ async fn boss(town: &Town) -> Result<Session> {
     town.admin.run("CREATE ROLE boss LOGIN SUPERUSER").await?;
     let boss = town.role("boss").await?;
     boss.run("CREATE EXTENSION queen_mq SCHEMA public").await?;
-    boss.run("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO app, mallory").await?;
+    boss.run(
+        "SELECT public.queen_grant(role, privilege)
+         FROM unnest('{app, mallory}'::text[]) AS role,
+             unnest('{push, pop, manage, monitor}'::text[]) AS privilege;
+         SELECT public.queen_grant_kv('app', 'write')",
+    )
+    .await?;
     boss.run(PUSH).await?;
     Ok(boss)
 }

@@ -98,6 +98,9 @@ struct Case(&'static str, &'static str, &'static str);
 const CASES: &[Case] = &[
     Case("configure", "", "queen_configure('q', retry_limit => 0)"),
     Case("configure a group", "", "queen_configure_group('q', 'g', retry_limit => 0)"),
+    Case("to the newest alone", "", "queen_configure('small', delivery => 'latest')"),
+    Case("pause", "", "queen_pause('q')"),
+    Case("pause a group", "", "queen_pause('q', 'g')"),
     Case("to no order", "", "queen_configure('small', ordering => 'none')"),
     Case("push", "", "queen_push('q', '{}', 'p')"),
     Case("push with an id", "", "queen_push('q', '{}', 'p', 'new')"),

@@ -71,6 +71,10 @@ async fn live(session: &Session, open: &Session) -> Result<Dumped> {
     // Groups that have seen nothing yet. The queue of one of them does not exist yet.
     session.run("SELECT queen_subscribe('q', 'from now on', mode => 'new')").await?;
     Pop::new("later").group("g").run(session).await?;
+    // A queue and a group that are paused.
+    session.run("SELECT queen_configure('still', delivery => 'latest', notify => true)").await?;
+    session.run("SELECT queen_subscribe('still', 'g'), queen_pause('still')").await?;
+    session.run("SELECT queen_pause('still', 'g')").await?;
     let kept = put_if_absent(session, "dump", "kept", &json!({ "a": [1] }), "1 day").await?;
     session
         .run("SELECT queen_kv_put_if_absent('dump', 'forever', 'null', forever => true)")
@@ -96,6 +100,12 @@ async fn keeps_its_records(session: &Session, dumped: &Dumped) -> Result<()> {
     assert_eq!((twin.status.as_str(), twin.message_id), ("duplicate", dumped.once));
     let dead = session.count("SELECT count(*) FROM queen_dead_letters").await?;
     assert_eq!(dead, dumped.dead_letters);
+    let still = "SELECT count(*) FROM queen_queues AS q JOIN queen_groups AS g USING (queue)
+                 WHERE q.queue = 'still' AND q.paused AND g.paused
+                     AND q.options @> '{\"delivery\": \"latest\", \"notify\": true}'";
+    assert_eq!(session.count(still).await?, 1);
+    let resumed = session.query_one("SELECT queen_resume('still', 'g')", &[]).await?;
+    ensure!(resumed.get::<_, bool>(0), "the group was not paused by itself");
     Ok(())
 }
 
@@ -120,6 +130,13 @@ fn of(messages: &[Message], partition: &str) -> Vec<i64> {
     numbers(&part)
 }
 
+/// What stands in the view queen_blocked.
+async fn blocked(session: &Session) -> Result<String> {
+    let blocked = "SELECT string_agg(concat_ws(' ', partition, state, failures, last_error), ', '
+                   ORDER BY partition) FROM queen_blocked";
+    Ok(session.query_one(blocked, &[]).await?.get(0))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dump_is_consumed_on_in_another_cluster() -> Result<()> {
     let (old, new) = (Cluster::start_new()?, Cluster::start_new()?);
@@ -136,6 +153,7 @@ async fn a_dump_is_consumed_on_in_another_cluster() -> Result<()> {
     let session = &target.session().await?;
     ensure!(xid(session).await? < old_xid, "the other cluster is to be younger");
     keeps_its_records(session, &dumped).await?;
+    assert_eq!(blocked(session).await?, "a retrying 0, b retrying 1 once");
 
     // The lease counts as expired; what it completed stays completed.
     let lease = dumped.held[0].lease()?;

@@ -110,9 +110,11 @@ impl Shore {
         costs.push(("first pop of a group", least(session, firsts).await?));
         let new = self.db.session().await?;
         costs.push(("pop of a new session", buffers(&new, pop).await?));
-        for view in ["queen_queues", "queen_groups", "queen_leases"] {
+        for view in ["queen_queues", "queen_groups", "queen_leases", "queen_blocked"] {
             costs.push((view, thrice(session, &format!("SELECT * FROM {view}")).await?));
         }
+        let status = "SELECT * FROM queen_message_status('q', 'msg-28', 'p1')";
+        costs.push(("status of a message", thrice(session, status).await?));
         costs.push(("sweep", thrice(session, "SELECT * FROM queen_sweep()").await?));
         Ok(costs)
     }
@@ -309,7 +311,6 @@ async fn of_a_round(is_old: bool) -> Result<i64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_round_of_the_worker_does_not_walk_over_what_has_died() -> Result<()> {
     let (without, with) = (of_a_round(false).await?, of_a_round(true).await?);
-    println!("a round: {without} buffers without, {with} with an old snapshot");
     // How many tasks fall into the second of a round differs. A walk reads thousands of buffers.
     ensure!(with <= 2 * without + 500, "{without} buffers without, {with} with an old snapshot");
     Ok(())

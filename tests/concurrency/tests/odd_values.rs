@@ -204,6 +204,7 @@ async fn comes_back(session: &Session, name: &str) -> Result<()> {
         ("queen_queues", "queue"),
         ("queen_groups", "queue, consumer_group"),
         ("queen_leases", "queue, consumer_group, partition"),
+        ("queen_blocked", "queue, consumer_group, partition, transaction_id"),
         ("queen_messages", "queue, partition, transaction_id, payload #>> '{}'"),
     ] {
         assert_eq!(shown(session, view, columns, name).await?, 1, "{view}");

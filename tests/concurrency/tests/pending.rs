@@ -171,3 +171,34 @@ async fn what_has_been_removed_is_not_delivered_to_an_older_snapshot() -> Result
     }
     Ok(())
 }
+
+/// A message that commits behind what its group has read is the oldest one that waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_commits_late_has_its_age() -> Result<()> {
+    for ordering in ["partition", "none"] {
+        let db = TestDb::fresh().await?;
+        let [ref session, ref late] = db.sessions().await?;
+        session.run(&format!("SELECT queen_configure('q', ordering => '{ordering}')")).await?;
+        let pop = Pop::new("q").group("g").mode("all").batch(9);
+        late.run("BEGIN").await?;
+        push(late, 1).await?;
+        push(session, 3).await?;
+        complete(session, &pop.run(session).await?).await?;
+        // Claims are counted in the cursor.
+        session.run("SELECT queen_sweep(); SELECT queen_sweep()").await?;
+        let waits = "SELECT count(oldest_pending_age) FROM queen_groups";
+        assert_eq!(session.count(waits).await?, 0, "{ordering}");
+        late.run("COMMIT").await?;
+        assert_eq!(session.count(waits).await?, 1, "{ordering}");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        push(session, 1).await?;
+        let is_its_own = "SELECT count(*) FROM queen_groups g, queen_messages m
+                          WHERE m.message_id = (SELECT min(message_id) FROM queen_messages)
+                          AND g.oldest_pending_age >= now() - m.created_at";
+        assert_eq!(session.count(is_its_own).await?, 1, "{ordering}");
+        complete(session, &pop.run(session).await?).await?;
+        session.run("SELECT queen_sweep(); SELECT queen_sweep()").await?;
+        assert_eq!(session.count(waits).await?, 0, "{ordering}");
+    }
+    Ok(())
+}

@@ -127,6 +127,12 @@ async fn goes_on(session: &Session) -> Result<()> {
     let pending = "SELECT string_agg(consumer_group || ' ' || pending || ' ' || dead_letters, ', '
                    ORDER BY consumer_group) FROM queen_groups";
     assert_eq!(text(session, pending).await?, "billing 8 1, sender 3 0");
+    let blocked = "SELECT string_agg(partition || ' ' || state || ' ' || failures, ', '
+                   ORDER BY partition) FROM queen_blocked";
+    let retrying = "a retrying 0, b retrying 1, d retrying 0, e retrying 0";
+    assert_eq!(text(session, blocked).await?, retrying);
+    let status = "SELECT state FROM queen_message_status('orders', 'once', 'a')";
+    assert_eq!(text(session, status).await?, "completed");
     // Leases do not outlive a restore: what they held is delivered again.
     assert_eq!(rest(session, "orders", "billing", "a").await?, "3/2 4/1 5/1 6/1");
     assert_eq!(rest(session, "orders", "billing", "b").await?, "11/2 12/1");

@@ -1,64 +1,16 @@
 //! The worker when the clock of the server is set: nothing waits for a moment that has lost its
 //! meaning.
 
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
-use std::{env, fs, process};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use queen_tests::clock::ServerClock;
 use queen_tests::cluster::Cluster;
 use queen_tests::{Session, eventually};
 
 const SOON: Duration = Duration::from_secs(60);
 const MARKERS: &str = "SELECT count(*) FROM queen_mq.marker";
 const MESSAGES: &str = "SELECT count(*) FROM queen_messages";
-
-/// A clock that the server goes by, in place of the machine's. (`src/clock.c` says how.)
-struct ServerClock(PathBuf);
-
-impl ServerClock {
-    fn new(name: &str) -> Result<Self> {
-        let directory = env::temp_dir().join(format!("queen-clock-{name}-{}", process::id()));
-        fs::create_dir(&directory)?;
-        let clock = Self(directory);
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/clock.c");
-        let mut compiler = Command::new("cc");
-        compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(clock.library()).arg(source);
-        ensure!(compiler.arg("-ldl").status()?.success(), "cc failed");
-        clock.set(0)?;
-        Ok(clock)
-    }
-
-    fn library(&self) -> PathBuf {
-        self.0.join("clock.so")
-    }
-
-    /// So many hours from the machine's clock.
-    fn set(&self, hours: i64) -> Result<()> {
-        // Servers have mapped the file: it is written in place.
-        let file = self.0.join("offset");
-        let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(file)?;
-        Ok(file.write_all(&(hours * 3600).to_ne_bytes())?)
-    }
-
-    /// What makes a server go by it.
-    fn environment(&self) -> Result<&'static [(&'static str, &'static str)]> {
-        let leak = |path: PathBuf| -> Result<&'static str> {
-            Ok(path.to_str().context("a path that is no text")?.to_owned().leak())
-        };
-        let (library, file) = (leak(self.library())?, leak(self.0.join("offset"))?);
-        Ok(vec![("LD_PRELOAD", library), ("TEST_CLOCK", file)].leak())
-    }
-}
-
-impl Drop for ServerClock {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.0));
-    }
-}
 
 /// A new database with a timer that is due tomorrow, and one that is delivered.
 async fn database(cluster: &Cluster, name: &str) -> Result<Session> {
@@ -143,4 +95,48 @@ async fn a_worker_that_stays_goes_on_when_the_clock_is_set() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_that_take_turns_go_on_when_the_clock_is_set() -> Result<()> {
     goes_on_when_the_clock_is_set("turns", &["a", "b", "c", "d"], 1).await
+}
+
+/// While another transaction holds an old snapshot, timers that have been moved leave entries
+/// behind in their index. So the sweep raises a floor, in two steps, below which no call looks.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_timer_is_lost_below_the_floor_when_the_clock_is_set() -> Result<()> {
+    let clock = ServerClock::new("floor")?;
+    let settings = "queen_mq.databases = 'none of these'\nfsync = off";
+    let cluster = Cluster::start_in(clock.environment()?, settings)?;
+    let session = Session::open(&cluster.config()).await?;
+    session.run("CREATE EXTENSION queen_mq").await?;
+    let (old, late) =
+        (Session::open(&cluster.config()).await?, Session::open(&cluster.config()).await?);
+    old.begin_snapshot().await?;
+    let many = "SELECT count(*) FROM generate_series(1, 400) AS k,
+                queen_schedule('q', 'k' || k, to_jsonb(repeat('x', 1000)), delay => '0')";
+    session.count(many).await?;
+    let sweep = async || session.run("SELECT queen_sweep()").await;
+    let floor = "SELECT count(*) FROM queen_mq.tally";
+    eventually("a first floor", SOON, async || {
+        sweep().await?;
+        Ok((session.count(floor).await? > 0).then_some(()))
+    })
+    .await?;
+    assert_eq!(session.count(MESSAGES).await?, 400);
+    // The next step may raise it by what this one sees.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    sweep().await?;
+    clock.set(-1)?;
+    late.run("BEGIN").await?;
+    late.run("SELECT queen_schedule('q', 'late', '1', delay => '0')").await?;
+    sweep().await?;
+    late.run("COMMIT").await?;
+    clock.set(0)?;
+    late.run("SELECT * FROM queen_pop('q')").await?;
+    assert_eq!(session.count(MESSAGES).await?, 401);
+    // Whatever has come below the floor is found within an hour.
+    sweep().await?;
+    session.run("SELECT queen_schedule('q', 'lost', '1', delay => '1 hour')").await?;
+    session.run("UPDATE queen_mq.timer SET deliver_at = '2001-01-01'").await?;
+    clock.set(2)?;
+    sweep().await?;
+    assert_eq!(session.count(MESSAGES).await?, 402);
+    Ok(())
 }

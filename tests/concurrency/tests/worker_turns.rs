@@ -202,8 +202,9 @@ async fn a_database_whose_worker_has_come_before_the_extension_is_not_forgotten(
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_trigger_of_a_user_does_not_keep_the_only_worker() -> Result<()> {
+/// `launcher_ends`: after the worker has been caught, so that another launcher than the one that
+/// has started it is to deal with it.
+async fn no_trigger_keeps_the_only_worker(launcher_ends: bool) -> Result<()> {
     let cluster = Cluster::start_with(&format!("{SERVE_ALL}\nqueen_mq.max_workers = 1"))?;
     let hostile = database(&cluster, "hostile").await?;
     let other = database(&cluster, "other").await?;
@@ -220,11 +221,26 @@ async fn a_trigger_of_a_user_does_not_keep_the_only_worker() -> Result<()> {
                    WHERE datname = 'hostile' AND wait_event = 'PgSleep'";
     let so = async || Ok((other.count(is_kept).await? == 1).then_some(()));
     eventually("a worker that sleeps", SOON, so).await?;
+    if launcher_ends {
+        let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                   WHERE backend_type = 'queen_mq launcher'";
+        assert_eq!(other.count(end).await?, 1);
+    }
     for round in 1..=2 {
         other.run("SELECT queen_schedule('q', 'k', '1', delay => '0 s')").await?;
         count(std::slice::from_ref(&other), MESSAGES, round).await?;
     }
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trigger_of_a_user_does_not_keep_the_only_worker() -> Result<()> {
+    no_trigger_keeps_the_only_worker(false).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trigger_of_a_user_does_not_keep_a_worker_of_an_earlier_launcher() -> Result<()> {
+    no_trigger_keeps_the_only_worker(true).await
 }
 
 const NO_SLOT: &str = "WARNING:  queen_mq: no background worker is free for this database";

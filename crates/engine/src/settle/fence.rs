@@ -12,7 +12,7 @@ use super::{Outcome, Status};
 use crate::cursor::{Cursor, Lease};
 use crate::lease::LeaseId;
 use crate::message::{MessageId, Spans};
-use crate::receipt::{Ending, Receipt};
+use crate::receipt::{Ending, Receipt, Said};
 
 /// Why a settlement is refused. If several reasons apply, the first in this order is told.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,9 +24,10 @@ pub enum Refusal {
     Expired { deadline: i64, deliveries: u32 },
     /// There is neither such a lease nor a receipt of it.
     Unknown,
-    /// The lease was never given this message, or has given it back. None if it holds nothing.
+    /// The lease was never given this message, or has given it back or made it a dead letter with
+    /// another status. None if it holds nothing.
     NotInLease { message: Option<MessageId> },
-    /// The lease has settled the message with another status.
+    /// The lease has completed the message, and now something else is said of it.
     AlreadySettled { message: MessageId },
 }
 
@@ -37,6 +38,8 @@ pub(super) struct Standing<'a> {
     pub(super) held: &'a Spans,
     pub(super) done: &'a Spans,
     dead: &'a Spans,
+    /// What was said when it gave back messages; None while it holds some.
+    said: Option<&'a Said>,
     /// How it ended, and its deadline. None while it is live.
     pub(super) over: Option<(Ending, i64)>,
 }
@@ -55,10 +58,40 @@ impl<'a> Standing<'a> {
             let live = found.is_live(now, void_before);
             let over = (!live).then_some((Ending::Expired, found.deadline));
             let Lease { held, done, dead, .. } = found;
-            return Ok((Self { cursor, held, done, dead, over }, Some(found)));
+            return Ok((Self { cursor, held, done, dead, said: None, over }, Some(found)));
         }
-        let Receipt { ending, deadline, done, dead, open } = receipt.ok_or(Refusal::Unknown)?;
-        Ok((Self { cursor, held: open, done, dead, over: Some((*ending, *deadline)) }, None))
+        let Receipt { ending, deadline, done, dead, open, said } =
+            receipt.ok_or(Refusal::Unknown)?;
+        let over = Some((*ending, *deadline));
+        Ok((Self { cursor, held: open, done, dead, said: Some(said), over }, None))
+    }
+
+    /// The messages, but for completed ones, of which this status was said.
+    pub(super) fn said_so(&self, status: Status) -> impl Iterator<Item = MessageId> {
+        let open = self.said.into_iter().flat_map(|_| self.held.messages());
+        let all = self.dead.messages().chain(open);
+        all.filter(move |message| self.was_said(*message, status))
+    }
+
+    /// Whether the status was said of the message, which is not completed.
+    fn was_said(&self, message: MessageId, status: Status) -> bool {
+        let is_dead = self.dead.find(message).is_some();
+        let has_failed = self.said.is_some_and(|said| said.failed.find(message).is_some());
+        match status {
+            Status::Completed => false,
+            // Of a lease that gave back messages and does not say which ones have failed, either
+            // may have made the dead letter.
+            Status::Failed { .. } => has_failed || is_dead && self.is_reticent(),
+            Status::Retry { .. } => {
+                self.said.is_some_and(|said| said.retried.find(message).is_some())
+            }
+            Status::DeadLetter => is_dead && !has_failed,
+        }
+    }
+
+    /// The lease gave back messages, under a version that did not write down what was said.
+    fn is_reticent(&self) -> bool {
+        matches!(self.over, Some((Ending::GaveBack, _))) && self.said.is_some_and(Said::is_empty)
     }
 
     /// Whether `message` may be settled with `status`. None if it may; an outcome if it was settled
@@ -74,12 +107,8 @@ impl<'a> Standing<'a> {
                 _ => Err(Refusal::AlreadySettled { message }),
             };
         }
-        if self.dead.find(message).is_some() {
-            return match status {
-                // Either may have made the dead letter.
-                Status::DeadLetter | Status::Failed { .. } => Ok(Some(Outcome::Already)),
-                _ => Err(Refusal::AlreadySettled { message }),
-            };
+        if self.was_said(message, status) {
+            return Ok(Some(Outcome::Already));
         }
         let Some(span) = self.held.find(message) else {
             return Err(Refusal::NotInLease { message: Some(message) });

@@ -33,6 +33,10 @@ enum Fate {
     Aborted,
 }
 
+fn text(number: usize) -> String {
+    format!("error {number}")
+}
+
 /// A pushed segment: when its push began, and how its transaction ended.
 struct Segment {
     xid: u64,
@@ -45,8 +49,9 @@ struct Segment {
 struct Known {
     deliveries: u32,
     failures: u32,
+    /// What was said of its last failure: one of a few texts, by number.
+    error: Option<usize>,
     settled: bool,
-    dead: bool,
 }
 
 #[derive(Default)]
@@ -62,6 +67,8 @@ pub struct World {
     pub lease: Option<(LeaseId, Vec<MessageId>)>,
     earlier: Option<(LeaseId, Vec<MessageId>)>,
     known: BTreeMap<MessageId, Known>,
+    /// What each lease has said of which message, and was accepted.
+    said: BTreeMap<(LeaseId, MessageId), Status>,
     leases: u64,
 }
 
@@ -106,7 +113,12 @@ impl World {
         self.log
             .iter()
             .filter(|(id, s)| matches!(s.fate, Fate::Committed(_)) && wanted(**id, s))
-            .map(|(&segment, s)| FoundSegment { segment, messages: s.messages, skip: false })
+            .map(|(&segment, s)| FoundSegment {
+                segment,
+                messages: s.messages,
+                skip: false,
+                repeats: None,
+            })
             .take(limit)
             .collect()
     }
@@ -125,7 +137,7 @@ impl World {
         let id = LeaseId::of_one(1, 0, self.leases);
         let Some(popped) = pop.finish(Some((id, LEASE)), self.now) else { return Vec::new() };
         // As if read back from the database.
-        self.cursor = decode(&encode(&popped.cursor)).expect("a state reads back");
+        self.cursor = Cursor::from_bytes(&popped.cursor.to_bytes()).expect("a state reads back");
         self.receipts.extend(popped.ended);
         let messages: Vec<MessageId> = popped.taken.messages().collect();
         for span in popped.taken.iter() {
@@ -134,6 +146,10 @@ impl World {
                 known.deliveries += 1;
                 assert!(!known.settled, "{message} was settled and is delivered again");
                 assert_eq!(span.deliveries, known.deliveries, "attempt of {message}");
+                let failures = &self.cursor.failures;
+                assert_eq!(failures.of(message), known.failures, "failures of {message}");
+                let error = known.error.map(text);
+                assert_eq!(failures.last_error(message), error.as_deref(), "error of {message}");
             }
         }
         self.check_order(&messages);
@@ -187,33 +203,58 @@ impl World {
             self.now,
             FOREVER,
         );
-        let unsettled = |m: &MessageId| !self.known[m].settled;
-        let open: BTreeSet<MessageId> = if all {
-            messages.iter().copied().filter(unsettled).collect()
-        } else {
-            each.keys().copied().filter(unsettled).collect()
+        let said = |m: &MessageId| self.said.get(&(lease, *m)).copied();
+        let named = messages.iter().copied().filter(|m| all || each.contains_key(m));
+        let (repeated, open): (BTreeSet<MessageId>, BTreeSet<MessageId>) =
+            named.partition(|m| said(m).is_some());
+        // Repeated with another status: what was completed, or what was not.
+        let otherwise = |is_completed: bool| {
+            let is_other = |before| !is_alike(before, status);
+            let is_meant =
+                |before| is_other(before) && (before == Status::Completed) == is_completed;
+            !all && repeated.iter().filter_map(said).any(is_meant)
         };
-        let repeated_otherwise =
-            each.iter().any(|(m, s)| self.known[m].settled && !repeats(self.known[m], *s));
         match verdict {
-            Ok(done) => {
-                assert!(!repeated_otherwise);
-                assert!(live || open.is_empty() || self.gave_back(&lease), "a lost lease settled");
+            Ok(mut done) => {
+                let error = self.error_of_step().map(text);
+                done.keep_errors(|_| error.as_deref());
+                assert!(!otherwise(true) && !otherwise(false));
+                let nothing_left = open.is_empty() || all && self.gave_back(&lease);
+                assert!(live || nothing_left, "a lost lease settled");
+                if all {
+                    let counts = |before| before == Status::Completed || is_alike(before, status);
+                    let already = repeated.iter().filter_map(said).filter(|s| counts(*s)).count();
+                    assert_eq!(done.already, already);
+                } else {
+                    let is_noted = |m: &MessageId| done.outcomes.contains(&(*m, Outcome::Already));
+                    assert!(repeated.iter().all(is_noted), "a repetition was applied");
+                }
                 if live {
                     self.apply(&done.outcomes, &open);
+                    self.said.extend(open.iter().map(|m| ((lease, *m), status)));
                 }
                 assert_eq!(done.dead.len(), dead(&done.outcomes));
                 if let Some(cursor) = done.cursor {
-                    self.cursor = decode(&encode(&cursor)).expect("a state reads back");
+                    self.cursor =
+                        Cursor::from_bytes(&cursor.to_bytes()).expect("a state reads back");
                 }
                 if let Some(receipt) = done.receipt {
                     assert!(done.released);
-                    self.receipts.insert(lease, receipt);
+                    let stored = decode(&encode(&receipt)).expect("a receipt reads back");
+                    self.receipts.insert(lease, stored);
                 }
             }
-            Err(Refusal::AlreadySettled { .. }) => assert!(repeated_otherwise),
+            Err(Refusal::AlreadySettled { .. }) => assert!(otherwise(true)),
+            Err(Refusal::NotInLease { .. }) => {
+                assert!(otherwise(false) || self.gave_back(&lease) && !open.is_empty());
+            }
             Err(_) => assert!(!live && !open.is_empty(), "a live lease was refused"),
         }
+    }
+
+    /// What consumers say of failures in this step.
+    fn error_of_step(&self) -> Option<usize> {
+        (!self.step.is_multiple_of(4)).then_some(self.step % 5)
     }
 
     fn gave_back(&self, lease: &LeaseId) -> bool {
@@ -222,6 +263,7 @@ impl World {
     }
 
     fn apply(&mut self, outcomes: &[(MessageId, Outcome)], open: &BTreeSet<MessageId>) {
+        let error = self.error_of_step();
         for &(message, outcome) in outcomes {
             let known = self.known.get_mut(&message).expect("was delivered");
             match outcome {
@@ -229,11 +271,11 @@ impl World {
                 Outcome::Retry => (),
                 Outcome::Failed => {
                     known.failures += 1;
+                    known.error = error;
                     assert!(known.failures <= POLICY.retry_limit, "{message} outlived its budget");
                 }
-                Outcome::Completed => (known.settled, known.dead) = (true, false),
-                Outcome::DeadLettered | Outcome::Dropped => {
-                    (known.settled, known.dead) = (true, true);
+                Outcome::Completed | Outcome::DeadLettered | Outcome::Dropped => {
+                    known.settled = true;
                 }
             }
         }
@@ -267,21 +309,33 @@ impl World {
         }
     }
 
-    /// A lease that another one has followed settles nothing any more.
+    /// A lease that another one has followed settles nothing any more. What it has said it may say
+    /// again, whatever has become of the message.
     fn stale_ack(&self, lease: LeaseId, messages: &[MessageId]) {
         let receipt = self.receipts.get(&lease);
-        for &message in messages {
-            let named = Named { each: [(message, Status::Completed)].into(), rest: None };
+        let statuses = [
+            Status::Completed,
+            Status::Failed { delay: Some(7) },
+            Status::Retry { delay: 7 },
+            Status::DeadLetter,
+        ];
+        for (&message, status) in messages.iter().flat_map(|m| statuses.map(|s| (m, s))) {
+            let said = self.said.get(&(lease, message)).copied();
+            let named = Named { each: [(message, status)].into(), rest: None };
             let verdict = settle(&self.cursor, lease, receipt, &named, &POLICY, self.now, FOREVER);
+            assert_eq!(verdict.is_ok(), said.is_some_and(|before| is_alike(before, status)));
             match verdict {
                 Ok(done) => {
                     assert_eq!(done.outcomes, [(message, Outcome::Already)]);
-                    assert!(self.known[&message].settled);
-                    assert!(done.cursor.is_none());
+                    assert!(done.cursor.is_none() && done.dead.is_empty());
                 }
-                Err(Refusal::Unknown | Refusal::Expired { .. } | Refusal::Superseded { .. }) => {}
-                Err(Refusal::NotInLease { .. }) => assert!(self.gave_back(&lease)),
-                Err(Refusal::AlreadySettled { .. }) => assert!(self.known[&message].dead),
+                Err(Refusal::Unknown | Refusal::Expired { .. } | Refusal::Superseded { .. }) => {
+                    assert_ne!(said, Some(Status::Completed));
+                }
+                Err(Refusal::NotInLease { .. }) => {
+                    assert!(self.gave_back(&lease) || said == Some(Status::DeadLetter));
+                }
+                Err(Refusal::AlreadySettled { .. }) => assert_eq!(said, Some(Status::Completed)),
             }
         }
     }
@@ -317,12 +371,9 @@ impl World {
     }
 }
 
-fn repeats(known: Known, status: Status) -> bool {
-    match status {
-        Status::Completed => !known.dead,
-        Status::DeadLetter | Status::Failed { .. } => known.dead,
-        Status::Retry { .. } => false,
-    }
+/// Whether the two are the same but for a delay.
+fn is_alike(one: Status, other: Status) -> bool {
+    std::mem::discriminant(&one) == std::mem::discriminant(&other)
 }
 
 fn dead(outcomes: &[(MessageId, Outcome)]) -> usize {

@@ -134,7 +134,7 @@ impl<'a> GroupInPartition<'a> {
         let mut cursor = self.cursor.clone();
         cursor.waiting =
             cursor.waiting.iter().filter(|span| !is_gone(span.segment)).collect::<Spans>();
-        cursor.failures.retain(|message, _| !is_gone(message.segment()));
+        cursor.failures.retain(|message| !is_gone(message.segment()));
         cursor.settled += waiting;
         let xid = seen_snapshot::assign_xid(self.ages.queue.identity);
         progress::append(located, &cursor, Notice::Ready { xid }, &[]);

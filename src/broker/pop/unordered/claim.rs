@@ -9,9 +9,10 @@
 //! cursor. Retention takes the lock before it looks for claims. So either it sees the claim, or the
 //! pop sees the lock.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use queen_engine::cursor::{Cursor, Readiness};
+use queen_engine::failures::Failures;
 use queen_engine::lease::LeaseId;
 use queen_engine::message::{MessageId, Span, Spans};
 use queen_engine::pop::Pop;
@@ -133,7 +134,7 @@ pub fn claim_free(
         }
     }
     if !kept.is_empty() {
-        run.deliver(partition, &kept.delivered(), &BTreeMap::new(), &segments, lease_of_kept);
+        run.deliver(partition, &kept.delivered(), &Failures::default(), &segments, lease_of_kept);
     }
     Ok(outcome)
 }

@@ -59,7 +59,8 @@ BEGIN
 END
 $$;";
 
-/// All rights that the extension can give to a role.
+/// All rights that the extension can give to a role: those of PostgreSQL on its functions and
+/// views, each privilege, and, as a restored dump gives it to the former owner, that of its owner.
 pub const GRANTS: &str = r"
 DO $$
 DECLARE o record;
@@ -73,7 +74,10 @@ BEGIN
             EXECUTE format('GRANT SELECT ON %s TO app', o.objid::regclass);
         END IF;
     END LOOP;
-END $$;";
+END $$;
+SELECT queen_grant('app', privilege) FROM unnest('{push, pop, manage, monitor}'::text[]) privilege;
+SELECT queen_grant_kv('app', privilege) FROM unnest('{read, write}'::text[]) privilege;
+INSERT INTO queen_mq.grants (role_name, privilege) VALUES ('app', 'owner');";
 
 /// How the application makes the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,10 +8,11 @@ use uuid::Uuid;
 
 use crate::Session;
 
-/// `queen_pop`.
+/// `queen_pop`, or `queen_pop_any` with several queues.
 #[derive(Clone, Debug)]
 pub struct Pop {
     queue: String,
+    any: Option<Vec<String>>,
     group: Option<String>,
     batch: i32,
     partition: Option<String>,
@@ -26,6 +27,7 @@ impl Pop {
     pub fn new(queue: impl Into<String>) -> Self {
         Self {
             queue: queue.into(),
+            any: None,
             group: None,
             batch: 1,
             partition: None,
@@ -35,6 +37,12 @@ impl Pop {
             auto_ack: false,
             mode: None,
         }
+    }
+
+    /// From the first of these queues that has something.
+    pub fn any(queues: &[&str]) -> Self {
+        let queues = queues.iter().map(|queue| (*queue).to_owned()).collect();
+        Self { any: Some(queues), ..Self::new("") }
     }
 
     pub fn group(mut self, group: impl Into<String>) -> Self {
@@ -81,6 +89,9 @@ impl Pop {
     }
 
     pub async fn run(&self, session: &Session) -> Result<Vec<Message>, Error> {
+        if let Some(queues) = &self.any {
+            return self.run_any(queues, session).await;
+        }
         let rows = session
             .rows(
                 "SELECT queue, partition, message_id, transaction_id, payload, headers, \
@@ -93,6 +104,29 @@ impl Pop {
                     &self.group,
                     &self.batch,
                     &self.partition,
+                    &self.partitions,
+                    &self.lease_time,
+                    &self.wait,
+                    &self.auto_ack,
+                    &self.mode,
+                ],
+            )
+            .await?;
+        Ok(rows.iter().map(Message::from).collect())
+    }
+
+    async fn run_any(&self, queues: &[String], session: &Session) -> Result<Vec<Message>, Error> {
+        let rows = session
+            .rows(
+                "SELECT queue, partition, message_id, transaction_id, payload, headers, \
+                 created_at, consumer_group, delivery_attempt, lease_id, lease_expires_at \
+                 FROM queen_pop_any($1, consumer_group => $2, batch => $3, partitions => $4, \
+                 lease_time => $5::text::interval, wait => $6::text::interval, \
+                 auto_ack => $7, subscription_mode => $8)",
+                &[
+                    &queues,
+                    &self.group,
+                    &self.batch,
                     &self.partitions,
                     &self.lease_time,
                     &self.wait,

@@ -25,10 +25,9 @@ const INFINITE: Expected = Refused(&["22007", "22023"]);
 pub const CONTRACT: &[&str] =
     &["22023", "42704", "55000", "QN001", "QN002", "QN003", "QN004", "QN005", "QN010", "QN020"];
 
-/// The SQLSTATEs that PostgreSQL raises while it reads an argument, before the function runs: text
-/// that is no value of the type (22P02), \u0000 in jsonb (22P05), no date or interval (22007), one
-/// out of its type's range (22008, 22015), a number out of its type's range (22003), character zero
-/// (54000), JSON nested deeper than the stack (54001).
+/// SQLSTATEs that PostgreSQL raises while it reads an argument: text that is no value of the type
+/// (22P02), \u0000 in jsonb (22P05), no date or interval (22007), one out of range (22008, 22015),
+/// a number out of range (22003), character zero (54000), JSON deeper than the stack (54001).
 pub const INPUT: &[&str] =
     &["22P02", "22P05", "22007", "22008", "22015", "22003", "54000", "54001"];
 
@@ -57,6 +56,8 @@ pub const CONTROLS: &[&str] = &["a\u{1}b", "\u{1f}", "\u{7f}", "line\nfeed", "en
 pub const NAMES: &[(&str, Expected, Expected)] = &[
     ("queen_purge(@)", UNDEFINED, BAD),
     ("queen_purge('s', @)", Fine, Fine),
+    ("queen_resume(@)", UNDEFINED, BAD),
+    ("queen_resume('held', @)", UNDEFINED, Fine),
     ("queen_configure_group(@, 'holder')", UNDEFINED, BAD),
     ("queen_configure_group('held', @)", UNDEFINED, UNDEFINED),
     ("queen_dead_letter_replay_all(@)", UNDEFINED, BAD),
@@ -261,8 +262,7 @@ pub const VALUES: &[(Expected, &str, &str)] = &[
     (Fine, "queen_pop('c', 'most', batch => @)", "1 | 10000 | NULL | 10000, partitions => 1000"),
     (BAD, "queen_sweep(@)", "0 | -1 | 60001 | 2147483647 | '-2147483648'"),
     (Fine, "queen_sweep(@)", "1 | NULL | 60000"),
-    (UNDEFINED, "queen_dead_letter_replay(@)", "0 | -1 | 9223372036854775807"),
-    (UNDEFINED, "queen_dead_letter_replay(@)", "'-9223372036854775808'"),
+    (UNDEFINED, "queen_dead_letter_replay(@)", "0 | 9223372036854775807 | '-9223372036854775808'"),
     (BAD, "queen_dead_letter_replay(@)", "NULL"),
     (TOO_BIG, "queen_dead_letter_replay(@)", "'9223372036854775808'"),
     (UNREADABLE, "queen_dead_letter_replay(@)", "'' | '1.5' | '0x10g' | 'NaN'"),

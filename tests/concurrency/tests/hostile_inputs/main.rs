@@ -4,6 +4,7 @@
 
 mod calls;
 mod schedules;
+mod several_queues;
 
 use std::collections::HashSet;
 
@@ -18,6 +19,7 @@ use calls::{
     Refused, VALUES,
 };
 use schedules::SCHEDULES;
+use several_queues::SEVERAL_QUEUES;
 
 /// A queue with a live lease ('held'), one with messages for every group ('s'), and one without
 /// room ('full').
@@ -83,7 +85,7 @@ fn calls() -> Vec<(Expected, String)> {
         calls.push((*null, with(template, None)));
     }
     calls.extend(NAMESPACES.iter().chain(KEYS).map(|template| (BAD, with(template, None))));
-    for (expected, template, values) in VALUES.iter().chain(SCHEDULES) {
+    for (expected, template, values) in VALUES.iter().chain(SCHEDULES).chain(SEVERAL_QUEUES) {
         calls.extend(values.split(" | ").map(|value| (*expected, template.replace('@', value))));
     }
     calls
