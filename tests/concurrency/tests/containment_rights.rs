@@ -49,11 +49,13 @@ const PRODUCER: &[&str] = &[
 ];
 const CONSUMER: &[&str] = &[
     "queen_pop",
+    "queen_pop_any",
     "queen_ack",
     "queen_settle",
     "queen_extend",
     "queen_subscribe",
     "queen_wait",
+    "queen_message_status",
     "queen_tx_commit, ack",
     "queen_messages",
     "queen_dead_letters",
