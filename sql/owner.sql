@@ -40,7 +40,7 @@ BEGIN
         SELECT FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) NEW.role_name)
     THEN
         RAISE WARNING 'role "%", which owned queen_mq where the dump was made, does not exist here', NEW.role_name
-            USING HINT = 'Grant rights on the functions and views of queen_mq to the role that takes its place.';
+            USING HINT = 'Make the role that takes its place a member of the owner of the extension, or grant it privileges with queen_grant.';
         RETURN NULL;
     END IF;
     INSERT INTO queen_mq.grants (role_name, privilege) VALUES (NEW.role_name, 'owner')

@@ -335,7 +335,7 @@ BEGIN
               OPERATOR(pg_catalog.<>) is_granted
     LOOP
         EXECUTE pg_catalog.format(
-            CASE WHEN is_granted THEN 'GRANT %s TO %I' ELSE 'REVOKE %s FROM %I' END,
+            CASE WHEN is_granted THEN 'GRANT %s TO %I' ELSE 'REVOKE %s FROM %I CASCADE' END,
             member.what, pg_catalog.pg_get_userbyid(role));
     END LOOP;
 END
@@ -388,7 +388,7 @@ BEGIN
         SELECT FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) NEW.role_name)
     THEN
         RAISE WARNING 'role "%", which owned queen_mq where the dump was made, does not exist here', NEW.role_name
-            USING HINT = 'Grant rights on the functions and views of queen_mq to the role that takes its place.';
+            USING HINT = 'Make the role that takes its place a member of the owner of the extension, or grant it privileges with queen_grant.';
         RETURN NULL;
     END IF;
     INSERT INTO queen_mq.grants (role_name, privilege) VALUES (NEW.role_name, 'owner')

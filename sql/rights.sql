@@ -81,7 +81,7 @@ BEGIN
               OPERATOR(pg_catalog.<>) is_granted
     LOOP
         EXECUTE pg_catalog.format(
-            CASE WHEN is_granted THEN 'GRANT %s TO %I' ELSE 'REVOKE %s FROM %I' END,
+            CASE WHEN is_granted THEN 'GRANT %s TO %I' ELSE 'REVOKE %s FROM %I CASCADE' END,
             member.what, pg_catalog.pg_get_userbyid(role));
     END LOOP;
 END

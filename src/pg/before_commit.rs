@@ -56,6 +56,11 @@ unsafe extern "C-unwind" fn at_event(event: pg_sys::XactEvent::Type, _argument: 
         return;
     }
     IS_WANTED.set(stage != Stage::Over);
+    // SAFETY: a plain global of the backend.
+    if stage != Stage::Over && unsafe { pg_sys::XactReadOnly } {
+        // It was made READ ONLY after it had written, and may write nothing more.
+        return;
+    }
     if let Some(listener) = LISTENER.get() {
         listener(stage);
     }

@@ -22,6 +22,8 @@ pub fn changes() -> u64 {
         let caches = [
             pg_sys::SysCacheIdentifier::AUTHOID as c_int,
             pg_sys::SysCacheIdentifier::AUTHMEMROLEMEM as c_int,
+            // The owner of the database is a member of pg_database_owner.
+            pg_sys::SysCacheIdentifier::DATABASEOID as c_int,
         ];
         for cache in caches {
             // SAFETY: the callback lives as long as the process, and does nothing but count.

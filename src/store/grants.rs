@@ -44,10 +44,12 @@ pub fn of_role(role: pg_sys::Oid, under: &ActiveSnapshot) -> Rights {
     rights
 }
 
-static LOCK: Statement = Statement::new("SELECT FROM queen_mq.installation FOR NO KEY UPDATE", &[]);
+static LOCK: Statement = Statement::new("UPDATE queen_mq.installation SET id = id", &[]);
 
 /// Keep all other transactions from changing grants, to the end of this one: two of them would
 /// collide in PostgreSQL's own rows about functions and views. Waits for a transaction that does.
+/// The row is updated, so that a transaction whose snapshot is older than the last change gets
+/// 40001, and does not go by what it sees.
 pub fn lock() {
     LOCK.run(&[]);
 }

@@ -68,6 +68,7 @@ impl Failures {
                 self.said.add(*message, cut(text, LONGEST));
             }
         }
+        self.said.join_runs();
     }
 
     /// Forget the messages for which `is_kept` does not hold.
@@ -125,6 +126,15 @@ impl SaidOfFailures {
         self.0.push(shared);
         let surplus = self.0.len().saturating_sub(MOST);
         self.0.drain(..surplus);
+    }
+
+    /// Bring the messages of each text in order, so that neighbours are one run.
+    fn join_runs(&mut self) {
+        for shared in &mut self.0 {
+            let mut messages: Vec<MessageId> = shared.of.messages().collect();
+            messages.sort_unstable();
+            shared.of = messages.into_iter().map(Span::of).collect();
+        }
     }
 
     fn forget(&mut self, message: MessageId) {
@@ -254,5 +264,15 @@ mod tests {
         assert_eq!(others, failures);
         others.retain(|known| *known == message(2));
         assert_eq!((others.of(message(1)), others.last_error(message(1))), (0, None));
+    }
+
+    #[test]
+    fn a_batch_that_failed_for_one_reason_is_kept_as_runs() {
+        let mut failures = Failures::default();
+        let messages: Vec<MessageId> = (0..20).rev().map(|id| MessageId::new(7, id)).collect();
+        let said: Vec<_> = messages.iter().map(|message| (*message, Some("no"))).collect();
+        failures.say(&said);
+        assert_eq!(failures.said.0[0].of.iter().count(), 1);
+        assert_eq!(failures.said.0[0].of.count(), 20);
     }
 }

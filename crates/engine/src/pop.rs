@@ -100,6 +100,8 @@ pub struct Pop<'a> {
     exhausted: Spans,
     /// How many messages were passed: they are not for the group, or a newer one is wanted.
     passed: usize,
+    /// How many of them a newer message was taken for.
+    superseded: usize,
     /// If the newest message alone is wanted: what was met so far.
     met: Option<MetMessages>,
     /// There is nothing more to read.
@@ -118,6 +120,8 @@ pub struct Popped {
     /// Messages that were delivered as often as the queue allows. They count as settled; the caller
     /// makes dead letters of them, or drops them.
     pub exhausted: Vec<DeadLetter>,
+    /// How many messages were settled for a newer one.
+    pub superseded: usize,
 }
 
 impl<'a> Pop<'a> {
@@ -136,8 +140,8 @@ impl<'a> Pop<'a> {
         let (exhausted, waiting) = cursor.waiting.iter().partition(is_exhausted);
         cursor.waiting = waiting;
         let taken = cursor.waiting.take_front(wanted);
-        let (passed, met, is_at_end) = (0, None, false);
-        Self { cursor, snapshot, wanted, taken, ended, exhausted, passed, met, is_at_end }
+        let (passed, superseded, met, is_at_end) = (0, 0, None, false);
+        Self { cursor, snapshot, wanted, taken, ended, exhausted, passed, superseded, met, is_at_end }
     }
 
     /// Begin a pop of the newest message alone. `repeats` tells of a segment with a message that
@@ -189,6 +193,7 @@ impl<'a> Pop<'a> {
         cursor.failures.retain(|id| stays(*id));
         cursor.settled += older as i64;
         self.passed += older;
+        self.superseded += older;
         self.is_at_end = true;
     }
 
@@ -310,7 +315,8 @@ impl<'a> Pop<'a> {
             }
         }
         self.cursor.last_pop_at = now;
-        Some(Popped { cursor: self.cursor, taken, ended: self.ended, exhausted })
+        let superseded = self.superseded;
+        Some(Popped { cursor: self.cursor, taken, ended: self.ended, exhausted, superseded })
     }
 
     /// Settle the exhausted messages.

@@ -304,6 +304,7 @@ impl<'a> PopRun<'a> {
         let notice = Notice::of(located, &popped.cursor, queue.identity);
         progress::append(located, &popped.cursor, notice, &popped.ended);
         outcomes::count_expired(located.group, popped.ended.len());
+        outcomes::count(located.group, Outcome::Completed, popped.superseded);
         let is_kept = queue.options.on_exhausted() == DEAD_LETTER;
         let outcome = if is_kept { Outcome::DeadLettered } else { Outcome::Dropped };
         outcomes::count(located.group, outcome, popped.exhausted.len());

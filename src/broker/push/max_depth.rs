@@ -50,7 +50,10 @@ pub fn admit(queue: &Queue, partition: &str, messages: &[&Message]) -> Result<()
     };
     // Where the newest message of a partition alone counts, most pushes add nothing to what waits.
     if known.pushed > 0 && known.depth + known.pushed >= max && queue.options.is_latest() {
-        known = count(queue, now)?;
+        match known.is_worth_a_count(now) {
+            true => known = count(queue, now)?,
+            false => known.pushed = 0,
+        }
     }
     let depth = known.depth + known.pushed;
     let is_full = depth >= max;
@@ -89,6 +92,11 @@ fn are_duplicates(
 }
 
 impl KnownDepth {
+    /// Whether counting anew would take no more than a twentieth of the time since the last count.
+    fn is_worth_a_count(&self, now: Moment) -> bool {
+        !(0..20 * self.cost).contains(&(now - self.counted_at))
+    }
+
     fn may_be_used(&self, now: Moment, max: i64) -> bool {
         let age = now - self.counted_at;
         let span = 20 * self.cost;

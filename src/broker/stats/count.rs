@@ -282,7 +282,7 @@ fn newest_pending(group: &Group, cursors: Vec<Located>, last: &[(String, LastSeg
     let state = |located: Located| (located.partition, StateSummary::of(located.cursor));
     let states: HashMap<String, StateSummary> = cursors.into_iter().map(state).collect();
     let of = |(partition, last): &(String, LastSegment)| {
-        states.get(partition).unwrap_or(&first).newest_pending(last.id)
+        states.get(partition).unwrap_or(&first).newest_pending(last)
     };
     last.iter().map(of).sum()
 }

@@ -127,7 +127,7 @@ impl LogStanding {
             let (name, id) = (news.segment.key.0.as_str(), news.segment.key.1);
             let known = last.get_key_value(name).map(|(name, _)| Rc::clone(name));
             let name = known.unwrap_or_else(|| Rc::from(name));
-            let new = LastSegment { id, created_at: news.created_at };
+            let new = LastSegment { id, xid: news.segment.xid, created_at: news.created_at };
             let last = last.entry(Rc::clone(&name)).or_insert(new);
             if last.id < id {
                 *last = new;

@@ -7,6 +7,7 @@ use queen_engine::lease::LeaseId;
 use queen_engine::message::{MessageId, Spans};
 
 use crate::pg::clock::Moment;
+use crate::store::segment::LastSegment;
 
 /// The part of a state that figures come from.
 #[derive(Clone, Debug, Default)]
@@ -96,9 +97,11 @@ impl StateSummary {
     /// For a group that gets the newest message of a partition alone: how many are pending, if
     /// `last` is the last segment of the partition. One, if there is anything that was not settled;
     /// or what leases hold, if they were given when the group got every message.
-    pub fn newest_pending(&self, last: u64) -> i64 {
+    pub fn newest_pending(&self, last: &LastSegment) -> i64 {
         let held = self.leases().iter().map(|lease| lease.messages).sum::<i64>();
-        let is_any_left = last > self.position || self.waiting().next().is_some();
+        let is_late = || self.unseen().any(|(of, above)| last.id > *above && of.contains(last.xid));
+        let is_any_left =
+            last.id > self.position || self.waiting().next().is_some() || is_late();
         held.max(i64::from(is_any_left))
     }
 

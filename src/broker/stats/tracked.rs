@@ -305,7 +305,7 @@ impl TrackedGroup {
         let of = |(partition, last): (&Rc<str>, &LastSegment)| {
             let cursor = self.partitions.get(partition).and_then(|of| of.cursor);
             let unit = cursor.and_then(|id| self.units.get(&id));
-            unit.map_or(&self.first, |unit| &unit.summary).newest_pending(last.id)
+            unit.map_or(&self.first, |unit| &unit.summary).newest_pending(last)
         };
         log.last.iter().map(of).sum()
     }

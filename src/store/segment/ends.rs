@@ -1,7 +1,7 @@
 //! The last segment of each partition: which partitions has a queue, and does one of them have
 //! anything beyond a cursor?
 
-use super::{CREATED_AT, ID, IN_ORDER, PARTITION};
+use super::{CREATED_AT, ID, IN_ORDER, PARTITION, XID};
 use crate::pg::clock::{At, Moment};
 use crate::pg::columns::Columns;
 use crate::pg::key::Value;
@@ -13,12 +13,15 @@ use crate::store::unsigned;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastSegment {
     pub id: u64,
+    /// The transaction that has written it.
+    pub xid: u64,
     pub created_at: Moment,
 }
 
 impl LastSegment {
     fn read(row: &Tuple) -> Self {
-        Self { id: unsigned(row.need(ID)), created_at: row.need::<At>(CREATED_AT).0 }
+        let (id, xid) = (unsigned(row.need(ID)), unsigned(row.need(XID)));
+        Self { id, xid, created_at: row.need::<At>(CREATED_AT).0 }
     }
 }
 

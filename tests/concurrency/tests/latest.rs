@@ -275,3 +275,21 @@ async fn it_does_not_go_with_groups_without_order_whichever_comes_later() -> Res
     }
     Ok(())
 }
+
+/// A message is pending that was pushed before the group was registered, and committed after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_commits_after_the_registration_is_pending() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let session = latest(&db).await?;
+    let late = db.session().await?;
+    late.run("BEGIN").await?;
+    Push::new("q", n(1)).run(&late).await?;
+    session.run("SELECT queen_subscribe('q', 'g')").await?;
+    assert_eq!(pending(&session).await?, 0);
+    late.run("COMMIT").await?;
+    assert_eq!(pending(&session).await?, 1);
+    assert_eq!(session.count("SELECT depth FROM queen_queues WHERE queue = 'q'").await?, 1);
+    complete(&session, &[pop().one(&session).await?]).await?;
+    assert_eq!(pending(&session).await?, 0);
+    Ok(())
+}

@@ -204,3 +204,14 @@ async fn counts_begin_again_when_the_server_does() -> Result<()> {
     assert_eq!(metric(&session, "queen_queue_messages_pushed_total").await?, Some(2.0));
     Ok(())
 }
+
+/// A pop of the newest message alone completes the older ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_gives_way_to_a_newer_message_is_counted_as_completed() -> Result<()> {
+    let (_db, session) = prepared(", delivery => 'latest'").await?;
+    let newest = pop().one(&session).await?;
+    assert_eq!(counted(&session).await?[0], 19.0);
+    complete(&session, &[newest]).await?;
+    assert_eq!(counted(&session).await?[0], 20.0);
+    Ok(())
+}

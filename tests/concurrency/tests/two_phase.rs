@@ -135,3 +135,19 @@ async fn a_whole_step_can_be_prepared() -> Result<()> {
     assert_eq!(pop().run(&second).await?, []);
     Ok(())
 }
+
+/// A transaction may be made READ ONLY when it has acknowledged.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_may_not_write_any_more_is_prepared() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let (first, second) = sessions(&db).await?;
+    Push::new("q", n(1)).run(&second).await?;
+    let came = pop().run(&second).await?;
+    first.run("BEGIN").await?;
+    complete(&first, &came).await?;
+    first.run("SET TRANSACTION READ ONLY").await?;
+    prepare(&db, &first).await?;
+    end(&db, &second, "COMMIT").await?;
+    assert_eq!(Ack::all(came[0].lease()?).run(&second).await?.already, 1);
+    Ok(())
+}
