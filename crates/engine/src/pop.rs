@@ -141,7 +141,18 @@ impl<'a> Pop<'a> {
         cursor.waiting = waiting;
         let taken = cursor.waiting.take_front(wanted);
         let (passed, superseded, met, is_at_end) = (0, 0, None, false);
-        Self { cursor, snapshot, wanted, taken, ended, exhausted, passed, superseded, met, is_at_end }
+        Self {
+            cursor,
+            snapshot,
+            wanted,
+            taken,
+            ended,
+            exhausted,
+            passed,
+            superseded,
+            met,
+            is_at_end,
+        }
     }
 
     /// Begin a pop of the newest message alone. `repeats` tells of a segment with a message that

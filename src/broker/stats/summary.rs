@@ -100,8 +100,7 @@ impl StateSummary {
     pub fn newest_pending(&self, last: &LastSegment) -> i64 {
         let held = self.leases().iter().map(|lease| lease.messages).sum::<i64>();
         let is_late = || self.unseen().any(|(of, above)| last.id > *above && of.contains(last.xid));
-        let is_any_left =
-            last.id > self.position || self.waiting().next().is_some() || is_late();
+        let is_any_left = last.id > self.position || self.waiting().next().is_some() || is_late();
         held.max(i64::from(is_any_left))
     }
 
