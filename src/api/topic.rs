@@ -24,7 +24,7 @@ use crate::pg::result_rows::TableIterator;
 /// Errors: 22023; 42704 for an unknown queue when `queen_mq.auto_create` is off.
 ///
 /// Transaction: other transactions publish to the queue when the caller has committed. Waits for a
-/// transaction that is binding the queue to the same pattern.
+/// transaction that is binding this queue to this pattern.
 #[pg_extern]
 fn queen_bind(call: Call, pattern: Option<&str>, queue: Option<&str>) -> bool {
     call.answer(|| {

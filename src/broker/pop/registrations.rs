@@ -1,10 +1,10 @@
 //! What there is of the queues and the group that a call names, and the registrations of the group
 //! by one call of a pop: in each of its queues.
 //!
-//! A call that takes from the first of its queues does not come to the others. The group is
-//! registered there all the same, as of the beginning of the call: otherwise it would miss what is
-//! pushed there before a later call finds the first queue empty. Sessions remember that a group is
-//! registered in all queues of a list, so the calls after the first look nothing up for that.
+//! A call that takes from the first of its queues does not come to the others. It registers the
+//! group there nevertheless, as of the beginning of the call. Otherwise the group would miss what
+//! is pushed to them before a later call finds the first queue empty. A session remembers that a
+//! group is registered in all queues of a list, so its later calls look nothing up for that.
 
 use queen_engine::rights::Privilege;
 

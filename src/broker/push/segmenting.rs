@@ -3,9 +3,9 @@
 //!
 //! The verb push calls this, and so does the delivery of due timers. It follows the push rule of
 //! [`crate::broker::push`]. A transaction_id that the queue's dedup window remembers has a row in
-//! the table `admission`, which the pushing transaction locks to its end: another transaction that
-//! pushes the same one waits for it there. A message that was pushed with a delay has had its row
-//! since then, and gets its message id here.
+//! the table `admission`, which the pushing transaction locks to its end. Another transaction that
+//! pushes this transaction_id waits for that end. A message that was pushed with a delay has had
+//! its row since then, and gets its message id here.
 
 use std::collections::HashMap;
 

@@ -371,7 +371,7 @@ impl World {
     }
 }
 
-/// Whether the two are the same but for a delay.
+/// Whether both statuses are of one kind, whatever their delays.
 fn is_alike(one: Status, other: Status) -> bool {
     std::mem::discriminant(&one) == std::mem::discriminant(&other)
 }
