@@ -116,7 +116,7 @@ fn caller_name() -> String {
 }
 
 /// 42501, in words that do not depend on what there is. `name`: None for any of them.
-fn refusal(privilege: Privilege, name: Option<&str>) -> Error {
+pub fn refusal(privilege: Privilege, name: Option<&str>) -> Error {
     let (what, function) = match privilege.on() {
         GrantedOn::Namespace => ("namespace", "queen_grant_kv"),
         GrantedOn::Queue | GrantedOn::Everything => ("queue", "queen_grant"),
