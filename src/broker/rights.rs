@@ -139,14 +139,6 @@ pub fn refusal(privilege: Privilege, name: Option<&str>) -> Error {
         ))
 }
 
-/// 42501 for something of a queue whose name the calling role is not to be told: `what` it is.
-pub fn refusal_of_unnamed(privilege: Privilege, what: &str) -> Error {
-    let (role, privilege) = (caller_name(), privilege.name());
-    Error::new(Code::InsufficientPrivilege, format!("permission denied for {what}"))
-        .detail(format!("Role \"{role}\" lacks the privilege \"{privilege}\" on its queue."))
-        .hint("Let the owner of the extension grant it, with queen_grant.")
-}
-
 /// As a literal of SQL.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))

@@ -201,3 +201,40 @@ async fn the_number_of_a_set_is_no_lease() -> Result<()> {
     session.run(&format!("SELECT queen_ack('{made_up}')")).await.fails_with("QN003")?;
     Ok(())
 }
+
+/// Ids of dead letters are numbers, and easy to guess.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_of_another_queue_is_not_there_and_is_not_waited_for() -> Result<()> {
+    let (_cluster, db, admin) = place().await?;
+    let app = app(&db).await?;
+    for queue in ["mine", "theirs"] {
+        Push::new(queue, n(1)).run(&admin).await?;
+        let lease = Pop::new(queue).mode("all").one(&admin).await?.lease()?;
+        admin.run(&format!("SELECT queen_ack('{lease}', NULL, 'dead_letter')")).await?;
+    }
+    let id = "SELECT dead_letter_id FROM queen_dead_letters WHERE queue = ";
+    let mine = admin.count(&format!("{id}'mine'")).await?;
+    let theirs = admin.count(&format!("{id}'theirs'")).await?;
+    let replay = |id: i64| format!("SELECT queen_dead_letter_replay({id})");
+    let told = async |id: i64, state: &str| {
+        let error = app.run(&replay(id)).await.fails_with(state)?;
+        let text = format!("{} {:?} {:?}", error.message(), error.detail(), error.hint());
+        anyhow::Ok(text.replace(&id.to_string(), "it"))
+    };
+    // The owner holds both rows.
+    let owner = db.session().await?;
+    owner.run(&format!("BEGIN; {}; {}", replay(mine), replay(theirs))).await?;
+    assert_eq!(told(theirs, "42704").await?, told(1_000_000, "42704").await?);
+    told(mine, "55P03").await?;
+    owner.run("ROLLBACK").await?;
+    // With `pop` the role sees the letter, and may not replay it.
+    admin.run("SELECT queen_grant('app', 'pop', 'theirs')").await?;
+    owner.run(&format!("BEGIN; {}", replay(theirs))).await?;
+    let seen = told(theirs, "42501").await?;
+    ensure!(seen.contains("\\\"manage\\\" on queue \\\"theirs\\\""), "{seen}");
+    owner.run("ROLLBACK").await?;
+    app.run(&replay(mine)).await?;
+    admin.run("SELECT queen_grant('app', 'manage', 'theirs')").await?;
+    app.run(&replay(theirs)).await?;
+    Ok(())
+}
