@@ -178,7 +178,8 @@ impl GrantRequest<'_> {
         Ok(is_new)
     }
 
-    /// Take it back, with the right to call what nothing else needs that the role has been granted.
+    /// Take it back, with the right to call what nothing else needs that the role has been granted;
+    /// from a former owner, all that a restore has granted it as such.
     /// On all of them: also where it was granted by a name. False if it was not granted. Waits for
     /// a transaction that changes grants.
     pub fn revoke(&self, function: &str) -> Result<bool> {
@@ -188,16 +189,23 @@ impl GrantRequest<'_> {
         if !grants::delete(role, self.privilege, self.target()) {
             return Ok(false);
         }
-        let Callables { mut functions, mut views } = (self.needed_by)(self.privilege);
-        for left in grants::held(role) {
-            // A former owner may call everything.
-            if left == Privilege::Owner {
-                return Ok(true);
-            }
-            let kept = (self.needed_by)(left);
-            functions.retain(|function| !kept.functions.contains(function));
-            views.retain(|view| !kept.views.contains(view));
+        let held = grants::held(role);
+        // A former owner may call everything.
+        if held.contains(&Privilege::Owner) {
+            return Ok(true);
         }
+        let mut needed = Callables::default();
+        for Callables { functions, views } in held.into_iter().map(self.needed_by) {
+            needed.functions.extend(functions);
+            needed.views.extend(views);
+        }
+        if self.privilege == Privilege::Owner {
+            grants::take_from_former_owner(role, &needed);
+            return Ok(true);
+        }
+        let Callables { mut functions, mut views } = (self.needed_by)(self.privilege);
+        functions.retain(|function| !needed.functions.contains(function));
+        views.retain(|view| !needed.views.contains(view));
         grants::change_acl(role, &Callables { functions, views }, false);
         Ok(true)
     }

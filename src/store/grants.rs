@@ -76,11 +76,10 @@ fn exists(role: pg_sys::Oid, privilege: Privilege, target: &str) -> bool {
     EXISTS.run(&key).affected() > 0
 }
 
-// A row that another installation has written, and that no trigger has seen, does not count.
+// A row of this key that another installation has written does not count: the trigger deletes it.
 static INSERT: Statement = Statement::new(
-    "INSERT INTO queen_mq.grants AS g (role_name, role_oid, installation, privilege, target)
-     VALUES ($1, $2, $3, $4, $5) ON CONFLICT (role_oid, privilege, target)
-     DO UPDATE SET role_name = excluded.role_name, installation = excluded.installation",
+    "INSERT INTO queen_mq.grants (role_name, role_oid, installation, privilege, target)
+     VALUES ($1, $2, $3, $4, $5)",
     &[pg_sys::TEXTOID, pg_sys::OIDOID, pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::TEXTOID],
 );
 
@@ -134,6 +133,18 @@ static CHANGE_ACL: Statement = Statement::new(
 pub fn change_acl(role: pg_sys::Oid, on: &Callables, is_granted: bool) {
     let [functions, views] = on.args();
     CHANGE_ACL.run(&[arg(role), functions, views, arg(is_granted)]);
+}
+
+static TAKE_FROM_FORMER_OWNER: Statement = Statement::new(
+    "SELECT queen_mq.take_from_former_owner($1, $2, $3)",
+    &[pg_sys::OIDOID, pg_sys::TEXTARRAYOID, pg_sys::TEXTARRAYOID],
+);
+
+/// Take what a restore has granted the role as the former owner, but for the right to call and read
+/// these.
+pub fn take_from_former_owner(role: pg_sys::Oid, needed: &Callables) {
+    let [functions, views] = needed.args();
+    TAKE_FROM_FORMER_OWNER.run(&[arg(role), functions, views]);
 }
 
 static FORGET: Statement = Statement::new(

@@ -290,3 +290,92 @@ async fn concurrent_grants_wait_for_each_other_and_all_take_effect() -> Result<(
     }
     Ok(())
 }
+
+/// What a role may do with objects of the extension, as PostgreSQL has it.
+async fn acl(session: &Session, role: &str) -> Result<String> {
+    let sql = format!(
+        "SELECT coalesce(string_agg(concat_ws(' ', o.name, a.privilege_type, a.is_grantable), ', '
+                    ORDER BY o.name), '')
+         FROM (SELECT oid::regprocedure::text AS name, proacl AS acl FROM pg_proc
+               UNION ALL SELECT oid::regclass::text, relacl FROM pg_class
+               UNION ALL SELECT oid::regnamespace::text, nspacl FROM pg_namespace) AS o,
+             aclexplode(o.acl) AS a
+         WHERE a.grantee = '{role}'::regrole"
+    );
+    Ok(session.query_one(&sql, &[]).await?.get(0))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_former_owner_loses_all_that_a_restore_has_granted_it() -> Result<()> {
+    let cluster = Cluster::start_with("fsync = off")?;
+    let db = TestDb::create(&cluster.config()).await?;
+    let admin = &db.session().await?;
+    create_roles(admin, &["former", "other", "friend", "guest"]).await?;
+    admin.run("SELECT queen_grant('other', 'push', 'q')").await?;
+    let with_push = acl(admin, "other").await?;
+    for privileges in [&["push"][..], &[]] {
+        // As a restore does; and the role makes use of it.
+        admin.run("INSERT INTO queen_mq.owner VALUES ('former')").await?;
+        let former = as_role(&db, "former").await?;
+        former
+            .run(
+                "GRANT EXECUTE ON FUNCTION queen_push, queen_pop TO friend;
+                 GRANT SELECT ON queen_mq.segment TO friend; SELECT queen_grant('guest', 'pop')",
+            )
+            .await?;
+        for privilege in privileges {
+            admin.run(&format!("SELECT queen_grant('former', '{privilege}', 'q')")).await?;
+        }
+        ensure!(acl(admin, "former").await?.matches(" t").count() > 100);
+        assert_eq!(admin.count("SELECT queen_revoke('former', 'owner')::int::bigint").await?, 1);
+        let left = if privileges.is_empty() { String::new() } else { with_push.clone() };
+        assert_eq!(acl(admin, "former").await?, left);
+        assert_eq!(acl(admin, "friend").await?, "");
+        former.run("SELECT * FROM queen_mq.segment").await.fails_with("42501")?;
+        former.run("SELECT queen_grant('friend', 'pop')").await.fails_with("42501")?;
+        if !privileges.is_empty() {
+            former.run(PUSH).await?;
+            admin.run("SELECT queen_revoke('former', 'push')").await?;
+        }
+    }
+    assert_eq!(grants(admin).await?, "guest pop, other push q q");
+    Ok(admin.run("DROP ROLE former").await?)
+}
+
+/// The former owner's privilege may be in the dump twice: it has owned the extension, has got it
+/// back by a restore, and owns it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_may_come_to_a_grant_twice() -> Result<()> {
+    let cluster = Cluster::start_with("fsync = off")?;
+    let source = TestDb::create_empty(&cluster.config()).await?;
+    let admin = &source.session().await?;
+    create_roles(admin, &["former", "app"]).await?;
+    admin
+        .run(
+            "ALTER ROLE former SUPERUSER; SET ROLE former; CREATE EXTENSION queen_mq;
+             INSERT INTO queen_mq.grants (role_name, privilege) VALUES ('former', 'owner');
+             SELECT queen_grant('app', 'push', 'q')",
+        )
+        .await?;
+    let file = cluster.file("twice.dump");
+    cluster.dump(source.name(), &file)?;
+    // In the one order and in the other: a parallel restore may load the tables in any.
+    let copy = TestDb::create_empty(&cluster.config()).await?;
+    cluster.restore(copy.name(), &file)?;
+    assert_eq!(grants(&copy.session().await?).await?, "app push q q, former owner");
+    let other = TestDb::create(&cluster.config()).await?;
+    let admin = &other.session().await?;
+    admin
+        .run(
+            "SET session_replication_role = replica;
+             INSERT INTO queen_mq.grants SELECT 'x', 'app'::regrole, 7, 'push', 'q';
+             RESET session_replication_role;
+             INSERT INTO queen_mq.owner VALUES ('former');
+             INSERT INTO queen_mq.grants (role_name, privilege, target)
+             VALUES ('former', 'owner', ''), ('app', 'push', 'q'), ('app', 'push', 'q')",
+        )
+        .await?;
+    assert_eq!(grants(admin).await?, "app push q q, former owner");
+    assert_eq!(admin.count("SELECT count(*) FROM queen_mq.grants").await?, 2);
+    Ok(())
+}
