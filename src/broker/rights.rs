@@ -10,7 +10,7 @@
 //! memory of the session, which has all that a role may do. The session hears of a grant, and of a
 //! change of roles or memberships, by PostgreSQL's invalidation messages, and then reads the table
 //! `grants` anew: under the latest snapshot, also in REPEATABLE READ, as PostgreSQL itself does for
-//! its own rights. No lock is taken.
+//! its own rights. Messages about other tables change nothing. No lock is taken.
 //!
 //! Which functions a privilege lets a role call at all, `api::signatures` says.
 
@@ -28,8 +28,13 @@ use crate::store::grants::{self, Callables};
 /// How many roles' rights a session remembers.
 const REMEMBERED: usize = 64;
 
-/// The counts of changes from before something was looked up: of the extension, and of roles.
-type Heard = (u64, u64);
+/// From before something was looked up: the owner of the extension, and the counts of changes of
+/// grants and of roles.
+type Heard = (pg_sys::Oid, u64, u64);
+
+fn heard() -> Heard {
+    (guard::acting(), changes::count_of_watched(), roles::changes())
+}
 
 thread_local! {
     static RIGHTS: SessionCache<u32, (Heard, Rc<Rights>)> = SessionCache::of(REMEMBERED);
@@ -93,14 +98,16 @@ fn rights_of_caller() -> Result<Rc<Rights>> {
 /// What the role that has called may do at this moment: remembered, or read.
 fn of_caller() -> Result<Rc<Rights>> {
     changes::hear_all();
-    let heard: Heard = (changes::count(), roles::changes());
     let role = guard::caller();
+    let now = heard();
     let known = RIGHTS.with(|all| {
-        all.change(&role.to_u32(), |(before, rights)| (*before == heard).then(|| rights.clone()))
+        all.change(&role.to_u32(), |(before, rights)| (*before == now).then(|| rights.clone()))
     });
     if let Some(known) = known.flatten() {
         return Ok(known);
     }
+    grants::watch();
+    let heard = heard();
     let rights = Rc::new(match roles::has_privileges_of(role, catalogue::owner()) {
         true => Rights::of_owner(),
         false => ActiveSnapshot::latest_snapshot(|under| Ok(grants::of_role(role, under)))?,

@@ -9,12 +9,12 @@ use pgrx::pg_sys;
 use queen_engine::rights::{Privilege, Rights};
 
 use super::identity;
-use crate::pg::catalogue;
 use crate::pg::columns::{Arg, Columns, arg};
 use crate::pg::relation;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::spi::Statement;
 use crate::pg::table::table;
+use crate::pg::{catalogue, changes};
 
 table! {
     GRANTS = c"grants";
@@ -42,6 +42,17 @@ pub fn of_role(role: pg_sys::Oid, under: &ActiveSnapshot) -> Rights {
         }
     }
     rights
+}
+
+/// Have every session, this one as well, read grants anew after a change of these rows, which
+/// comes next.
+fn announce() {
+    changes::announce(catalogue::oid_of(GRANTS.name));
+}
+
+/// Count changes of grants from now on ([`changes::count_of_watched`]).
+pub fn watch() {
+    changes::watch(catalogue::oid_of(GRANTS.name));
 }
 
 static LOCK: Statement = Statement::new("UPDATE queen_mq.installation SET id = id", &[]);
@@ -89,7 +100,7 @@ pub fn insert(role: pg_sys::Oid, name: &str, privilege: Privilege, target: &str)
     if exists(role, privilege, target) {
         return false;
     }
-    catalogue::announce();
+    announce();
     let row = [arg(name), arg(role), arg(identity::own()), arg(privilege.name()), arg(target)];
     if INSERT.run(&row).affected() == 0 {
         relation::refuse_suppression(&GRANTS);
@@ -107,7 +118,7 @@ static DELETE: Statement = Statement::new(
 /// Take the privilege from a role: on a target, or on whatever it has it. False if it had none
 /// there. The caller has called [`lock`].
 pub fn delete(role: pg_sys::Oid, privilege: Privilege, target: &str) -> bool {
-    catalogue::announce();
+    announce();
     DELETE.run(&[arg(role), arg(privilege.name()), arg(target)]).affected() > 0
 }
 
