@@ -150,7 +150,7 @@ async fn what_a_role_may_call_before_an_upgrade_it_may_call_after_it() -> Result
     let cluster = Cluster::start_with("fsync = off")?;
     let db = TestDb::create_empty(&cluster.config()).await?;
     let admin = &db.session().await?;
-    create_roles(admin, &["producer", "consumer", "reader", "bundler"]).await?;
+    create_roles(admin, &["producer", "consumer", "reader", "bundler", "auditor"]).await?;
     admin
         .run(
             "CREATE EXTENSION queen_mq VERSION '0.1.0';
@@ -159,6 +159,7 @@ async fn what_a_role_may_call_before_an_upgrade_it_may_call_after_it() -> Result
              GRANT SELECT ON queen_queues TO reader;
              GRANT EXECUTE ON FUNCTION queen_mq.queue_figures TO reader;
              GRANT EXECUTE ON FUNCTION queen_tx_commit TO bundler;
+             GRANT SELECT ON queen_messages TO auditor;
              ALTER EXTENSION queen_mq UPDATE",
         )
         .await?;
@@ -179,14 +180,22 @@ async fn what_a_role_may_call_before_an_upgrade_it_may_call_after_it() -> Result
 async fn goes_on(db: &TestDb, queues: i64) -> Result<()> {
     assert_eq!(
         grants(&db.session().await?).await?,
-        "bundler pop, bundler push, bundler read, bundler write, consumer pop, producer push, \
-         reader monitor"
+        "auditor pop, bundler pop, bundler push, bundler read, bundler write, consumer pop, \
+         producer push, reader monitor"
     );
     let producer = as_role(db, "producer").await?;
     producer.run(PUSH).await?;
     producer.run("SELECT queen_pop('q')").await.fails_with("42501")?;
     let ack = "SELECT queen_ack((SELECT lease_id FROM queen_pop('q')))";
     as_role(db, "consumer").await?.run(ack).await?;
+    // It could read, and may do no more: EXECUTE is not granted.
+    let auditor = as_role(db, "auditor").await?;
+    let all = "SELECT count(*) FROM queen_messages";
+    let of_owner = db.session().await?.count(all).await?;
+    assert_eq!((auditor.count(all).await?, of_owner > 0), (of_owner, true));
+    for call in ["queen_pop('q')", "queen_subscribe('q', 'g')", "queen_ack(gen_random_uuid())"] {
+        auditor.run(&format!("SELECT {call}")).await.fails_with("42501")?;
+    }
     let reader = as_role(db, "reader").await?;
     assert_eq!(reader.count("SELECT count(*) FROM queen_queues").await?, queues);
     assert_eq!(reader.count("SELECT count(*) FROM queen_grants").await?, 1);
