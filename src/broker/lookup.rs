@@ -224,7 +224,9 @@ pub struct ForSettle {
 /// What [`lock_leased`] has locked.
 pub struct LockedRows {
     pub rows: Vec<LockedCursor>,
-    /// A queue of which some are that the caller may not pop from: these were left out.
+    /// Some are there, and were left out.
+    pub has_left_out: bool,
+    /// A queue of which these are that the caller may not pop from.
     pub denied: Option<String>,
 }
 
@@ -240,7 +242,7 @@ pub struct LockedRows {
 /// looked up before the first row of the group is locked, which sets the identity after a restore:
 /// the call that sets it updates claims.
 pub fn lock_leased(cursors: &[u64], is_leased: impl Fn(u64) -> Result<bool>) -> Result<LockedRows> {
-    let (mut granted, mut denied) = (None, None);
+    let (mut granted, mut denied, mut has_left_out) = (None, None, false);
     let rows = cursor_or_claim::lock_unsettled(cursors, |id, group| {
         if granted == Some(group) {
             return Ok(RowVerdict::Lock);
@@ -249,7 +251,7 @@ pub fn lock_leased(cursors: &[u64], is_leased: impl Fn(u64) -> Result<bool>) -> 
         match group::names_of(group)? {
             Some((queue, name)) => {
                 if !rights::may(Privilege::Pop, &queue)? {
-                    denied = Some(queue);
+                    (denied, has_left_out) = (Some(queue), true);
                     return Ok(RowVerdict::PassBy);
                 }
                 granted = Some(group);
@@ -257,33 +259,38 @@ pub fn lock_leased(cursors: &[u64], is_leased: impl Fn(u64) -> Result<bool>) -> 
             }
             None if rights::sees(Privilege::Pop, None)? => granted = Some(group),
             None if is_leased(id)? => return Ok(RowVerdict::Lock),
-            None => return Ok(RowVerdict::PassBy),
+            None => {
+                has_left_out = true;
+                return Ok(RowVerdict::PassBy);
+            }
         }
         Ok(if changes::count() == changes { RowVerdict::Lock } else { RowVerdict::LookAgain })
     })?;
-    Ok(LockedRows { rows, denied })
+    Ok(LockedRows { rows, has_left_out, denied })
 }
 
 /// Lock the cursors and claims that the lease covers, which are given ascending by id, and read
 /// their states after that. Waits for the transactions that hold them. It is the caller who finds
 /// out whether there is such a lease.
 ///
-/// Error 42501 for a lease of a queue that the caller may not pop from. An id that is no lease of
-/// that queue, and only names one of its cursors, finds nothing.
-pub fn for_settle(lease: LeaseId, covered: &[Covered]) -> Result<ForSettle> {
+/// Error 42501 for a lease of a queue that the caller may not pop from. None for an id that is no
+/// lease of that queue, and only names one of its cursors.
+pub fn for_settle(lease: LeaseId, covered: &[Covered]) -> Result<Option<ForSettle>> {
     let ids: Vec<u64> = covered.iter().map(|covered| covered.id).collect();
     // A set was found by its whole lease id.
     let is_leased = |id| match lease.handle() {
         Some(Handle::Set(_)) => Ok(true),
         _ => cursor_or_claim::knows(id, lease),
     };
-    let LockedRows { rows: locked, denied } = lock_leased(&ids, is_leased)?;
-    if let Some(queue) = denied {
-        for id in &ids {
-            if is_leased(*id)? {
-                return Err(rights::refusal(Privilege::Pop, Some(&queue)));
+    let LockedRows { rows: locked, has_left_out, denied } = lock_leased(&ids, is_leased)?;
+    if has_left_out {
+        // All that a lease covers is of one group, so the first says enough.
+        return match (denied, ids.first()) {
+            (Some(queue), Some(first)) if is_leased(*first)? => {
+                Err(rights::refusal(Privilege::Pop, Some(&queue)))
             }
-        }
+            _ => Ok(None),
+        };
     }
     let mut gone = Vec::new();
     if locked.len() < covered.len() {
@@ -302,6 +309,6 @@ pub fn for_settle(lease: LeaseId, covered: &[Covered]) -> Result<ForSettle> {
         // A cursor or claim with a lease has a state, so the start of the group does not matter.
         let start = Start::default();
         let located = cursor_or_claim::locate(locked, |_| &start, under)?;
-        Ok(ForSettle { queue, queue_name, identity, located, gone })
+        Ok(Some(ForSettle { queue, queue_name, identity, located, gone }))
     })
 }

@@ -60,7 +60,8 @@ pub(super) struct HeldCursor {
 /// queue; QN002 where its group has been removed while it held something.
 pub(super) fn lock(lease: LeaseId, items: &[SettleItem]) -> Result<LockedLease> {
     let (named, unlocked) = to_lock(covered_by(lease)?, items);
-    let found = lookup::for_settle(lease, &named)?;
+    let unknown = || explain(lease, &Refusal::Unknown, clock::now());
+    let found = lookup::for_settle(lease, &named)?.ok_or_else(unknown)?;
     let ForSettle { queue, queue_name, identity, located, gone } = found;
     let mut held = Vec::with_capacity(named.len());
     held.extend(
@@ -73,7 +74,7 @@ pub(super) fn lock(lease: LeaseId, items: &[SettleItem]) -> Result<LockedLease> 
     }
     let now = clock::now();
     if held.is_empty() {
-        return Err(explain(lease, &Refusal::Unknown, now));
+        return Err(unknown());
     }
     // What is gone was not locked, and the right may have been revoked while this call waited.
     if let Some(name) = &queue_name {
