@@ -92,28 +92,6 @@ async fn other_sessions_notice_a_grant_and_a_revoke_at_once() -> Result<()> {
     Ok(())
 }
 
-/// What a session remembers of its rights does not depend on other tables.
-#[tokio::test(flavor = "multi_thread")]
-async fn rights_are_not_read_again_when_a_table_is_created() -> Result<()> {
-    let place = Place::with_roles(&["app"]).await?;
-    let admin = &place.admin;
-    admin.run("SELECT queen_grant('app', 'push', 'q')").await?;
-    let app = place.role("app").await?;
-    let scans = "SELECT seq_scan + idx_scan FROM pg_stat_all_tables
-                 WHERE relid = 'queen_mq.grants'::regclass";
-    let mut read = Vec::new();
-    for number in 0..3 {
-        app.run(&format!("CREATE TEMP TABLE t{number} (); {PUSH}")).await?;
-        admin.run(&format!("CREATE TABLE t{number} ()")).await?;
-        app.run(&format!("{PUSH}; SELECT pg_stat_force_next_flush()")).await?;
-        read.push(admin.count(scans).await?);
-    }
-    ensure!(read[0] > 0 && read.iter().all(|scans| *scans == read[0]), "{read:?}");
-    admin.run("SELECT queen_revoke('app', 'push', 'q')").await?;
-    app.run(PUSH).await.fails_with("42501")?;
-    Ok(())
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiting_pop_ends_when_its_right_is_revoked() -> Result<()> {
     let place = Place::with_roles(&["app"]).await?;
