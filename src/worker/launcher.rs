@@ -164,7 +164,7 @@ impl Launcher {
             |database: &pg_sys::Oid| !seats.iter().any(|seat| seat.database == *database);
         self.started
             .iter()
-            .filter(|(database, started)| has_none(*database) && started.is_alive())
+            .filter(|(database, started)| has_none(database) && started.is_alive())
             .count()
     }
 

@@ -5,9 +5,9 @@
 //! busy server these are as many as there are sessions, and few of them have pushed to the
 //! partition that it reads. To ask the index for each would be most of what a pop costs.
 //!
-//! Each transaction id has one slot, which it shares with ids that are a multiple of [`SLOTS`] away.
-//! A push marks the slot of its transaction before it writes a row. The slot belongs to the highest
-//! id that has marked it. So for a transaction that a reader's snapshot shows as ended, the slot
+//! Each transaction id has one slot, which it shares with ids that are a multiple of [`SLOTS`]
+//! away. A push marks the slot of its transaction before it writes a row. The slot belongs to the
+//! highest id that has marked it. So for a transaction that a reader's snapshot shows as ended, the slot
 //! says one of three things:
 //!
 //! - it is marked by that transaction: the marks say which partitions it may have pushed to;
