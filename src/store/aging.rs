@@ -3,8 +3,8 @@
 //! A row with receipts has the moment of the call that wrote it, and is kept for an hour from then
 //! on. But the lease has ended for others, and for a repeated ack, only when the transaction
 //! commits. So one that commits long after the call writes the moment anew, as it commits. One that
-//! is prepared may be committed at any time: its rows say 'infinity'. Who sees them later writes the
-//! moment at which it does: a sweep, or the next writer of the cursor.
+//! is prepared may be committed at any time: its rows say 'infinity'. Who sees them later writes
+//! the moment at which it does: a sweep, or the next writer of the cursor.
 
 use std::cell::RefCell;
 

@@ -7,8 +7,8 @@
 //!
 //! Each transaction id has one slot, which it shares with ids that are a multiple of [`SLOTS`]
 //! away. A push marks the slot of its transaction before it writes a row. The slot belongs to the
-//! highest id that has marked it. So for a transaction that a reader's snapshot shows as ended, the slot
-//! says one of three things:
+//! highest id that has marked it. So for a transaction that a reader's snapshot shows as ended, the
+//! slot says one of three things:
 //!
 //! - it is marked by that transaction: the marks say which partitions it may have pushed to;
 //! - it is marked by a lower id, or by none: the transaction has pushed nothing;
