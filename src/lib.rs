@@ -35,6 +35,7 @@ pub extern "C-unwind" fn _PG_init() {
     pg::counters::register();
     worker::register();
     wait::register();
+    store::segment::register();
 }
 
 pgrx::extension_sql_file!("../sql/tables.sql", name = "tables", bootstrap);

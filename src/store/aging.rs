@@ -3,8 +3,8 @@
 //! A row with receipts has the moment of the call that wrote it, and is kept for an hour from then
 //! on. But the lease has ended for others, and for a repeated ack, only when the transaction
 //! commits. So one that commits long after the call writes the moment anew, as it commits. One that
-//! is prepared may be committed at any time: its rows say 'infinity', until a sweep sees them, and
-//! writes the moment at which it does.
+//! is prepared may be committed at any time: its rows say 'infinity'. Who sees them later writes
+//! the moment at which it does: a sweep, or the next writer of the cursor.
 
 use std::cell::RefCell;
 
@@ -78,27 +78,46 @@ macro_rules! stamp {
 static STAMP_STATES: Statement = stamp!("progress");
 static STAMP_BLOCKS: Statement = stamp!("receipt");
 
-// In the pages from $1 up to $2, which are tids.
-macro_rules! stamp_seen {
-    ($table:literal) => {
-        Statement::new(
-            concat!(
-                "UPDATE queen_mq.",
-                $table,
-                " SET ended_at = pg_catalog.clock_timestamp() WHERE ctid = ANY (ARRAY(
-                     SELECT ctid FROM queen_mq.",
-                $table,
-                " WHERE ctid >= $1::tid AND ctid < $2::tid AND ended_at = 'infinity'
-                     FOR UPDATE SKIP LOCKED))"
-            ),
-            &[pg_sys::TEXTOID, pg_sys::TEXTOID],
-        )
-    };
-}
+/// Write the present moment to states that were prepared, and have been committed: those in the
+/// pages from $1 up to $2, which are tids. Under the lock of their cursor or claim, where it is
+/// free. Who holds that lock may be moving the receipts of these states, and passes by a state that
+/// another transaction has written.
+pub(super) static STAMP_SEEN_STATES: Statement = Statement::new(
+    "UPDATE queen_mq.progress SET ended_at = pg_catalog.clock_timestamp()
+     WHERE ctid = ANY (ARRAY(
+         SELECT t.ctid FROM queen_mq.progress t JOIN queen_mq.cursor c ON c.id = t.cursor_id
+         WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at = 'infinity'
+         FOR UPDATE OF c SKIP LOCKED)
+     || ARRAY(
+         SELECT t.ctid FROM queen_mq.progress t JOIN queen_mq.claim c ON c.id = t.cursor_id
+         WHERE t.ctid >= $1::tid AND t.ctid < $2::tid AND t.ended_at = 'infinity'
+         FOR UPDATE OF c SKIP LOCKED))",
+    &[pg_sys::TEXTOID, pg_sys::TEXTOID],
+);
+/// And to such blocks, which are deleted only once they are old. No lock of a cursor is needed.
+pub(super) static STAMP_SEEN_BLOCKS: Statement = Statement::new(
+    "UPDATE queen_mq.receipt SET ended_at = pg_catalog.clock_timestamp()
+     WHERE ctid = ANY (ARRAY(
+         SELECT ctid FROM queen_mq.receipt
+         WHERE ctid >= $1::tid AND ctid < $2::tid AND ended_at = 'infinity'
+         FOR UPDATE SKIP LOCKED))",
+    &[pg_sys::TEXTOID, pg_sys::TEXTOID],
+);
 
-/// Write the present moment to rows that were prepared, and have been committed.
-pub(super) static STAMP_SEEN_STATES: Statement = stamp_seen!("progress");
-pub(super) static STAMP_SEEN_BLOCKS: Statement = stamp_seen!("receipt");
+static STAMP_BLOCK: Statement = Statement::new(
+    "UPDATE queen_mq.receipt SET ended_at = pg_catalog.clock_timestamp()
+     WHERE ctid = ANY (ARRAY(
+         SELECT ctid FROM queen_mq.receipt
+         WHERE cursor_id = $1 AND revision = $2 AND ended_at = 'infinity'
+         FOR UPDATE SKIP LOCKED))",
+    &[pg_sys::INT8OID, pg_sys::INT8OID],
+);
+
+/// Write the present moment to this block, which was prepared, and has been committed. Waits for no
+/// lock: where a sweep has the row, the sweep writes the moment.
+pub(super) fn stamp_block(id: i64, revision: i64) {
+    STAMP_BLOCK.run(&[arg(id), arg(revision)]);
+}
 
 /// A state with receipts is written at this moment, and says so.
 pub(super) fn note_state(id: i64, revision: i64, now: Moment) {

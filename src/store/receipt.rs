@@ -119,7 +119,12 @@ pub(super) fn keep(
 /// Delete the oldest blocks of the cursor, if all their leases had ended before `until`. Returns
 /// the low-water mark for the block of `revision`.
 fn prune(cursor: i64, until: Moment, revision: i64, under: &ActiveSnapshot) -> i64 {
-    let pruned_to = pruned_to(cursor, under).unwrap_or(0);
+    let read = |row: &Tuple| (row.need(REVISION), row.need(PRUNED_TO), row.need::<At>(ENDED_AT).0);
+    let newest = BLOCKS.end(&[Value::Int(cursor)], ScanEnd::End, under, read);
+    let (newest, pruned_to, ended_at) = newest.unwrap_or((0, 0, Moment::MIN));
+    if ended_at == aging::NOT_YET {
+        aging::stamp_block(cursor, newest);
+    }
     let keys =
         [(CURSOR_ID, Key::Is(Value::Int(cursor))), (REVISION, Key::Above(Value::Int(pruned_to)))];
     let (mut left, mut last, mut first_kept) = (PRUNED, pruned_to, revision);

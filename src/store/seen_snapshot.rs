@@ -13,6 +13,16 @@ use crate::pg::snapshot::ActiveSnapshot;
 pub struct SeenSnapshot {
     pub snapshot: Snapshot,
     pub xmax: u64,
+    /// A stored transaction id is the cluster's own plus this.
+    xid_offset: u64,
+}
+
+impl SeenSnapshot {
+    /// A stored transaction id as PostgreSQL counts; None for one of the cluster that a dump was
+    /// taken from.
+    pub fn own_xid(&self, stored: u64) -> Option<u64> {
+        stored.checked_sub(self.xid_offset)
+    }
 }
 
 /// Read which transactions the active snapshot does not show. The next transaction id is read after
@@ -33,6 +43,7 @@ pub fn describe(_under: &ActiveSnapshot, identity: Identity) -> SeenSnapshot {
         SeenSnapshot {
             snapshot: Snapshot::new(&running, xmax, next + identity.xid_offset, own),
             xmax,
+            xid_offset: identity.xid_offset,
         }
     }
 }

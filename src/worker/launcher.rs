@@ -116,6 +116,7 @@ impl Launcher {
         let is_here = |seat: &Seat| seat.has_worker && !seat.is_by_hand;
         let is_starting = |seat: &Seat| !seat.has_worker && self.is_starting(seat);
         let mut running = seats.iter().filter(|seat| is_here(seat) || is_starting(seat)).count();
+        running += self.without_a_seat(&seats);
         let waits = |seat: &&Seat| !seat.has_worker && !self.is_starting(seat) && !seat.is_excluded;
         let mut waiting: Vec<Seat> = seats.iter().filter(waits).copied().collect();
         for seat in &mut waiting {
@@ -156,10 +157,23 @@ impl Launcher {
         seat.coming_since != 0 || self.started.get(&seat.database).is_some_and(Started::is_alive)
     }
 
+    /// Workers that have given up their seat, since their database does not have the extension,
+    /// and that have not ended yet. Each still takes one of the server's background workers.
+    fn without_a_seat(&self, seats: &[Seat]) -> usize {
+        let has_none =
+            |database: &pg_sys::Oid| !seats.iter().any(|seat| seat.database == *database);
+        self.started
+            .iter()
+            .filter(|(database, started)| has_none(database) && started.is_alive())
+            .count()
+    }
+
     /// Note which workers have ended, and which of them have never come into their database: it
     /// refuses connections.
     fn note_ends(&mut self, seats: &[Seat]) {
-        self.started.retain(|database, _| seats.iter().any(|seat| seat.database == *database));
+        self.started.retain(|database, started| {
+            started.is_alive() || seats.iter().any(|seat| seat.database == *database)
+        });
         for seat in seats {
             let Some(started) = self.started.get_mut(&seat.database) else { continue };
             if started.worker.is_some() && !started.is_alive() {

@@ -311,8 +311,7 @@ impl<'a> Folding<'a> {
     fn read_up_to(&self, last: u64, log: &Log<'_>, pop: &mut Pop<'_>) {
         while let Some(read) = pop.next_read() {
             let limit = pop.missing();
-            let LogPage { stored, .. } =
-                log.read(&read, limit, &self.taken.snapshot.holes, self.under);
+            let LogPage { stored, .. } = log.read(&read, limit, &self.taken, self.under);
             let count = stored.len();
             let found: Vec<_> =
                 stored.iter().take_while(|one| one.id() <= last).map(Stored::found).collect();

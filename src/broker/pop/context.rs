@@ -135,8 +135,7 @@ impl<'a> PopContext<'a> {
         let mut limit = FIRST_SEGMENTS;
         while let Some(next) = pop.next_read() {
             let limit_now = limit.min(pop.missing());
-            let LogPage { stored, held_back } =
-                log.read(&next, limit_now, &self.seen.snapshot.holes, self.under);
+            let LogPage { stored, held_back } = log.read(&next, limit_now, &self.seen, self.under);
             let found: Vec<_> = stored.iter().map(|segment| self.found(segment, pop)).collect();
             pop.supply(&next, &found, held_back.is_none() && stored.len() < limit_now);
             if held_back.is_some() {

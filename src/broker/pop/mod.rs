@@ -165,7 +165,7 @@ fn search_and_pop<P: PartitionPop>(
     if let Some(name) = search.untried() {
         run.leave(name);
     }
-    if search.is_far_behind() {
+    if search.is_far_behind() && run.has_popped_old() {
         Hints::pause(Topic::group(run.context.group.id), run.context.now);
     }
     search.close(run.has_written());

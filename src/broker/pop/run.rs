@@ -19,6 +19,7 @@ use super::search::PartitionResult;
 use crate::broker::lookup;
 use crate::broker::stats::outcomes;
 use crate::error::Result;
+use crate::pg::clock::SECOND;
 use crate::pg::random::random;
 use crate::pg::result_context::ResultContext;
 use crate::pg::table::RowLocation;
@@ -31,6 +32,9 @@ use crate::store::queue::DEAD_LETTER;
 use crate::store::segment::{Log, Stored};
 use crate::store::unit::Unit;
 use crate::wait::waiters::{self, PartitionHash, Topic};
+
+/// A message that was pushed longer ago than this, in microseconds, has waited.
+const OLD: i64 = SECOND;
 
 /// What groups with order and groups without do differently.
 pub trait PartitionPop: Default {
@@ -143,6 +147,12 @@ impl<'a> PopRun<'a> {
         let partition = Unit::named(name).partition();
         limits.partition.is_none_or(|wanted| wanted == partition)
             && (wants_more_partitions || self.partitions.contains(partition))
+    }
+
+    /// Whether the last message that the pop delivers has waited in the log for a while.
+    pub fn has_popped_old(&self) -> bool {
+        let old = self.context.now.saturating_sub(OLD);
+        self.deliveries.last().is_some_and(|last| last.created_at < old)
     }
 
     /// Take note of what a try of `name` came to.

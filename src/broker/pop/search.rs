@@ -217,7 +217,7 @@ impl<'a> Search<'a> {
         let PopContext { queue, seen, under, .. } = context;
         let snapshot = &seen.snapshot;
         // Most of these transactions have pushed nothing: they were consumers.
-        let mut pushers = Pushers::of(queue.id);
+        let mut pushers = Pushers::of(queue.id, seen);
         for (xid, mut key) in state.segments.finished(snapshot) {
             if !pushers.has(xid) {
                 state.segments.finish(xid, snapshot);

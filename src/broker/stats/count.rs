@@ -111,7 +111,7 @@ impl ArrivalCount {
         under: &ActiveSnapshot,
     ) {
         let snapshot = &taken.snapshot;
-        let mut pushers = Pushers::of(self.queue);
+        let mut pushers = Pushers::of(self.queue, taken);
         for (xid, mut key) in self.tally.stream.finished(snapshot) {
             while pushers.has(xid) {
                 let rows = news(self.queue, xid, &key, true, CHUNK, under);

@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 
 use queen_engine::floor::Floor;
-use queen_engine::holes::Holes;
 use queen_engine::message::MessageId;
 use queen_engine::pop::{FoundSegment, Read};
 
 use super::summary::StateSummary;
 use crate::pg::clock::Moment;
 use crate::pg::snapshot::ActiveSnapshot;
+use crate::store::seen_snapshot::SeenSnapshot;
 use crate::store::segment::{self, Log};
 
 /// Late segments that are read at a time.
@@ -21,8 +21,8 @@ pub struct GroupLog<'a> {
     pub queue: i64,
     pub group: i64,
     pub floor: &'a Floor,
-    /// Transactions that are not visible.
-    pub running: &'a Holes,
+    /// What the snapshot says about transactions.
+    pub seen: &'a SeenSnapshot,
 }
 
 /// A partition of it, and how far the group has come there.
@@ -90,7 +90,7 @@ impl PartitionLog<'_> {
         is_settled: impl Fn(u64, u16) -> bool,
         under: &ActiveSnapshot,
     ) -> Option<Moment> {
-        let GroupLog { queue, group, floor, running } = self.of;
+        let GroupLog { queue, group, floor, seen } = self.of;
         let (partition, since) = (self.partition, self.cursor.unseen_since());
         let log = Log { queue, partition, group, since, until: None, is_bare: true, floor };
         let mut first = None;
@@ -99,7 +99,7 @@ impl PartitionLog<'_> {
             while after < upto {
                 pgrx::check_for_interrupts!();
                 let read = Read::Late { from: from.clone(), after, upto };
-                let found = log.read(&read, CHUNK, running, under).stored;
+                let found = log.read(&read, CHUNK, seen, under).stored;
                 let is_open = |FoundSegment { segment, messages, skip, .. }| {
                     !skip && !is_settled(segment, messages)
                 };

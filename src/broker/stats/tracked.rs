@@ -222,9 +222,9 @@ impl TrackedGroup {
         self.clear_up(under)?;
         self.move_start(group);
         let is_ordered = group.is_ordered(&queue.options);
-        let running = seen_snapshot::describe(under, queue.identity).snapshot.holes;
+        let seen = seen_snapshot::describe(under, queue.identity);
         let floor = &log.count.tally.floor;
-        let of = GroupLog { queue: queue.id, group: group.id, floor, running: &running };
+        let of = GroupLog { queue: queue.id, group: group.id, floor, seen: &seen };
         match mem::replace(&mut self.stale, Stale::Some(HashSet::new())) {
             Stale::All => {
                 self.oldest.clear();

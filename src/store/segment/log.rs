@@ -9,6 +9,7 @@ use queen_engine::message::{MessageId, Spans};
 use queen_engine::pop::Read;
 
 use super::low_end::scan_partition;
+use super::recent_pushes::may_have_pushed;
 use super::stored::{Contents, Stored};
 use super::{
     CREATED_AT, HEADERS, ID, IN_ORDER, N, NEWS, ONLY_GROUP, PARTITION, PAYLOADS, QUEUE_ID,
@@ -20,6 +21,7 @@ use crate::pg::key::{Key, Value};
 use crate::pg::scan::{ScanEnd, StoredValue, Tuple};
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::table::Column;
+use crate::store::seen_snapshot::SeenSnapshot;
 use crate::store::{signed, unsigned};
 
 /// A partition of a queue, for a reader.
@@ -46,29 +48,28 @@ pub struct LogPage {
     pub held_back: Option<(u64, u64)>,
 }
 
-/// A read of late segments: what [`Read::Late`] says, and the transactions that are not visible
-/// yet.
+/// A read of late segments: what [`Read::Late`] says, and what the snapshot shows.
 struct Late<'a> {
     from: &'a Holes,
-    running: &'a Holes,
+    seen: &'a SeenSnapshot,
     after: u64,
     upto: u64,
 }
 
 impl Log<'_> {
-    /// Carry out a read of the engine, `limit` segments at most. `running`: the transactions that
-    /// are not visible in `under`.
+    /// Carry out a read of the engine, `limit` segments at most. `seen`: what `under` says about
+    /// transactions.
     pub fn read(
         &self,
         read: &Read,
         limit: usize,
-        running: &Holes,
+        seen: &SeenSnapshot,
         under: &ActiveSnapshot,
     ) -> LogPage {
         let mut stored = match read {
             Read::Beyond { after } => self.beyond(*after, limit, under),
             Read::Late { from, after, upto } => {
-                let late = Late { from, running, after: *after, upto: *upto };
+                let late = Late { from, seen, after: *after, upto: *upto };
                 self.segments_of(&self.late(&late, limit, under), under)
             }
         };
@@ -137,13 +138,25 @@ impl Log<'_> {
     }
 
     /// The ids of late segments, in order. Most transactions of `from` are those of consumers and
-    /// have pushed nothing, so the scan leaps from one that may have pushed to the next. Of an open
-    /// bulk load it steps over no rows.
+    /// have pushed nothing, or elsewhere. Where shared memory does not say so, the scan leaps from
+    /// one that may have pushed to the next. Of an open bulk load it steps over no rows.
     fn late(&self, late: &Late<'_>, limit: usize, under: &ActiveSnapshot) -> Vec<i64> {
-        let Late { from, running, .. } = late;
+        let Late { from, seen, .. } = late;
+        let running = &seen.snapshot.holes;
         let mut ids = Vec::new();
         let mut next = from.first_from(0);
+        let mut questions = MOST_QUESTIONS;
         while let Some(hole) = next {
+            pgrx::check_for_interrupts!();
+            if questions > 0 {
+                questions -= 1;
+                let has_ended = !running.contains(hole);
+                let own_xid = seen.own_xid(hole);
+                if !(has_ended && may_have_pushed(own_xid, self.queue, Some(self.partition))) {
+                    next = from.first_from(hole + 1);
+                    continue;
+                }
+            }
             let leap = leap(self.queue, hole);
             next = from.first_from(leap.clear_below);
             if let Some(xid) = leap.pusher {
@@ -152,7 +165,6 @@ impl Log<'_> {
                 }
                 next = from.first_from(xid + 1);
             }
-            pgrx::check_for_interrupts!();
         }
         ids.sort_unstable();
         ids.truncate(limit);
@@ -218,6 +230,10 @@ pub fn name_of(
     Some(contents.names().of(message))
 }
 
+/// A read of late segments asks shared memory about so many transactions at most, one by one. The
+/// holes of a new group may be all ids from one on.
+const MOST_QUESTIONS: usize = 4096;
+
 /// What one look for transactions that may have pushed has found.
 struct Leap {
     /// The transaction id of the first.
@@ -240,19 +256,23 @@ fn leap(queue: i64, xid: u64) -> Leap {
 /// Which transactions may have pushed to a queue, asked in ascending order: for readers that come
 /// back to transactions which were running when they passed them. Most of these have pushed
 /// nothing, being consumers, and one look answers for all up to the next that has.
-pub struct Pushers {
+pub struct Pushers<'a> {
     queue: i64,
+    seen: &'a SeenSnapshot,
     last: Leap,
 }
 
-impl Pushers {
-    pub fn of(queue: i64) -> Self {
-        Self { queue, last: Leap { pusher: None, clear_below: 0 } }
+impl<'a> Pushers<'a> {
+    pub fn of(queue: i64, seen: &'a SeenSnapshot) -> Self {
+        Self { queue, seen, last: Leap { pusher: None, clear_below: 0 } }
     }
 
-    /// Whether a transaction, which is not below the one asked about before, may have pushed. What
-    /// it pushed may be deleted.
+    /// Whether a transaction may have pushed. It has ended, and is not below the one asked about
+    /// before. What it pushed may be deleted.
     pub fn has(&mut self, xid: u64) -> bool {
+        if !may_have_pushed(self.seen.own_xid(xid), self.queue, None) {
+            return false;
+        }
         if xid >= self.last.clear_below && self.last.pusher != Some(xid) {
             self.last = leap(self.queue, xid);
         }

@@ -12,6 +12,7 @@
 mod ends;
 mod log;
 mod low_end;
+mod recent_pushes;
 mod stored;
 mod survey;
 
@@ -23,6 +24,7 @@ pub use self::low_end::{
     Gap, SegmentSummary, first_pusher, news_above, news_across, oldest, oldest_but, oldest_from,
     partitions, rows, still_excepted,
 };
+pub use self::recent_pushes::register;
 pub use self::stored::{Contents, Stored, Unpacked};
 pub use self::survey::{News, count_of, has_messages, newest_xid, news, position_before};
 use super::{signed, unsigned};
@@ -106,6 +108,7 @@ impl Appending {
     /// They are freed before the next segment, so a push of any size has one segment in memory
     /// twice.
     pub fn append(&self, segment: NewSegment<'_>) -> u64 {
+        recent_pushes::note(segment.queue, segment.partition);
         let id = segment.id.unwrap_or_else(|| unsigned(sequence::draw(c"segment_id")));
         Scratch::new().run(|| {
             self.0.row(&[

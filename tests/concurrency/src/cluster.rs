@@ -33,6 +33,10 @@ pub struct Cluster {
     environment: &'static [(&'static str, &'static str)],
 }
 
+/// A file of pg_xact: 32 pages, with two bits for each transaction.
+const SEGMENT_BYTES: usize = 32 * 8192;
+const XIDS_OF_A_SEGMENT: u32 = SEGMENT_BYTES as u32 * 4;
+
 impl Cluster {
     /// Make a cluster with initdb and start it. Background workers serve none of its databases.
     pub fn start_new() -> Result<Self> {
@@ -139,6 +143,23 @@ impl Cluster {
     /// What the server has logged so far.
     pub fn logged(&self) -> Result<String> {
         Ok(fs::read_to_string(self.log())?)
+    }
+
+    /// Stop it, let its next transaction id be `next`, and start it again. All rows of all databases
+    /// are frozen before, so none of them is of a transaction in the future.
+    pub fn move_next_xid(&self, next: u32) -> Result<()> {
+        run(tool("vacuumdb")?
+            .args(["--all", "--freeze", "--quiet", "--username", "postgres", "--host"])
+            .arg(&self.directory))?;
+        self.stop()?;
+        // The server does not start without the page with the state of that transaction.
+        let segment = format!("pg_xact/{:04X}", next / XIDS_OF_A_SEGMENT);
+        let path = self.data().join(segment);
+        if !path.exists() {
+            fs::write(&path, vec![0; SEGMENT_BYTES])?;
+        }
+        run(tool("pg_resetwal")?.args(["-x", &next.to_string(), "-D"]).arg(self.data()))?;
+        self.start()
     }
 
     /// Make a standby of this cluster and start it. Its socket is in its own directory.

@@ -1,6 +1,7 @@
 //! Pops try partitions first that have just been pushed to. What no hint is about is found as well.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use queen_tests::{Pop, Push, Session, TestDb, complete, n, numbers};
@@ -82,6 +83,8 @@ async fn left_of_old(old: i64, turns: i64) -> Result<usize> {
     pusher.run("SELECT queen_configure('q'), queen_subscribe('q', 'g', 'all')").await?;
     assert_eq!(pop("g").run(consumer).await?, []);
     push_in_one(pusher, "q", 1, old).await?;
+    // What has waited for less than a second is no backlog.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
     // More than there are hints, so that none is left for the old ones.
     for i in 0..150 {
         Push::new("q", n(5000 + i)).partition("new").run(pusher).await?;

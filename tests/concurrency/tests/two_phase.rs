@@ -1,7 +1,7 @@
 //! PREPARE TRANSACTION with push, pop and ack: nothing happens before COMMIT PREPARED, nothing
 //! happens after ROLLBACK PREPARED, and no other session waits in between.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use queen_tests::{
     Ack, Fails, Pop, Push, PushBatch, Session, TestDb, complete, marker, n, numbers, put_if_absent,
 };
@@ -149,5 +149,39 @@ async fn a_transaction_that_may_not_write_any_more_is_prepared() -> Result<()> {
     prepare(&db, &first).await?;
     end(&db, &second, "COMMIT").await?;
     assert_eq!(Ack::all(came[0].lease()?).run(&second).await?.already, 1);
+    Ok(())
+}
+
+/// A sweep writes to the states of a prepared ack when it first sees them. It may be part of a long
+/// transaction.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_beside_consumers_loses_no_receipt_of_a_prepared_ack() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let (first, second) = sessions(&db).await?;
+    let sweeper = db.session().await?;
+    PushBatch::numbers("q", 1..=400).partition("p").run(&second).await?;
+    let pop = pop().batch(1);
+    let held = pop.one(&first).await?;
+    first.run("BEGIN").await?;
+    Ack::all(held.lease()?).run(&first).await?;
+    prepare(&db, &first).await?;
+    end(&db, &second, "COMMIT").await?;
+    sweeper.run("BEGIN; SELECT queen_sweep()").await?;
+    let mut rounds = 0;
+    for turn in 0..1000 {
+        if turn == 200 {
+            sweeper.run("COMMIT").await?;
+        }
+        // While the sweep has the partition locked, the consumer gets nothing.
+        let came = pop.run(&second).await?;
+        complete(&second, &came).await?;
+        rounds += came.len();
+        if rounds >= 150 && turn > 200 {
+            break;
+        }
+    }
+    ensure!(rounds >= 150, "{rounds} messages came");
+    let again = Ack::all(held.lease()?).run(&second).await?;
+    assert_eq!((again.settled, again.already), (0, 1));
     Ok(())
 }

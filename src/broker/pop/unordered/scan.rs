@@ -202,8 +202,7 @@ pub fn messages_beyond_claims(
     let log = context.log(partition, since).bare();
     let read = Read::Beyond { after: last.segment() - 1 };
     let limit = wanted.saturating_add(SPARE_AHEAD).min(LARGEST_READ);
-    let LogPage { stored, .. } =
-        log.read(&read, limit, &context.seen.snapshot.holes, context.under);
+    let LogPage { stored, .. } = log.read(&read, limit, &context.seen, context.under);
     let found = stored.iter().map(Stored::found).filter(|found| !found.skip);
     let messages = found.flat_map(|found| {
         (0..found.messages).map(move |index| MessageId::new(found.segment, index))
