@@ -1,6 +1,6 @@
 -- The end of every script of the extension: of the install script and of every upgrade script. It
--- gives all objects of the extension to the role that created the extension, and takes from PUBLIC
--- the right to call its routines.
+-- gives all objects of the extension to the role that created the extension, takes from PUBLIC the
+-- right to call its routines, and sees to it that dumps carry what other roles have been granted.
 --
 -- PostgreSQL runs the script of a trusted extension as the superuser that initdb made, so at first
 -- that superuser owns the objects. Other roles can make an object run code: a trigger, a default or
@@ -53,3 +53,47 @@ BEGIN
     END LOOP;
 END
 $$;
+
+-- A right that a script grants or takes becomes an *initial* right of the object, with all others that
+-- the object has by then. pg_dump leaves initial rights out, because CREATE EXTENSION gives them where
+-- the dump is restored. It gives other roles none. So what roles have been granted on objects of the
+-- extension, before this script and by it, is taken from the initial rights.
+UPDATE pg_catalog.pg_init_privs i
+SET initprivs = ARRAY(
+    SELECT a.item FROM pg_catalog.unnest(i.initprivs) WITH ORDINALITY AS a(item, place)
+    WHERE EXISTS (SELECT FROM pg_catalog.aclexplode(ARRAY[a.item]) x
+                  WHERE x.grantee OPERATOR(pg_catalog.=) e.extowner)
+    ORDER BY a.place)
+FROM pg_catalog.pg_depend d
+JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+  AND d.deptype OPERATOR(pg_catalog.=) 'e'
+  AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+  AND d.classid OPERATOR(pg_catalog.=) i.classoid
+  AND d.objid OPERATOR(pg_catalog.=) i.objoid
+  AND EXISTS (SELECT FROM pg_catalog.aclexplode(i.initprivs) x
+              WHERE x.grantee OPERATOR(pg_catalog.<>) e.extowner);
+-- Where the owner has what an owner has by itself, there is nothing to say. (PUBLIC has EXECUTE by
+-- itself, so of a function there is.)
+DELETE FROM pg_catalog.pg_init_privs i
+USING pg_catalog.pg_depend d
+JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+  AND d.deptype OPERATOR(pg_catalog.=) 'e'
+  AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+  AND d.classid OPERATOR(pg_catalog.=) i.classoid
+  AND d.objid OPERATOR(pg_catalog.=) i.objoid
+  AND d.classid OPERATOR(pg_catalog.<>) 'pg_catalog.pg_proc'::pg_catalog.regclass;
+-- From version 17 on, PostgreSQL notes which roles are named in initial rights, and keeps them.
+DELETE FROM pg_catalog.pg_shdepend s
+USING pg_catalog.pg_depend d
+JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+  AND d.deptype OPERATOR(pg_catalog.=) 'e'
+  AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+  AND s.dbid OPERATOR(pg_catalog.=) (SELECT b.oid FROM pg_catalog.pg_database b
+      WHERE b.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
+  AND s.deptype OPERATOR(pg_catalog.=) 'i'
+  AND s.refobjid OPERATOR(pg_catalog.<>) e.extowner
+  AND s.classid OPERATOR(pg_catalog.=) d.classid
+  AND s.objid OPERATOR(pg_catalog.=) d.objid;

@@ -16,6 +16,56 @@ INSERT INTO queen_mq.owner
 SELECT pg_catalog.pg_get_userbyid(e.extowner)
 FROM pg_catalog.pg_extension e WHERE e.extname OPERATOR(pg_catalog.=) 'queen_mq';
 
+-- What the trigger below grants, taken again, but for what the role needs for other privileges.
+CREATE FUNCTION queen_mq.take_from_former_owner(role oid, functions text[], views text[])
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    member pg_catalog.record;
+BEGIN
+    FOR member IN
+        SELECT CASE WHEN p.oid IS NOT NULL
+                    THEN pg_catalog.format('EXECUTE ON ROUTINE %s',
+                                           p.oid::pg_catalog.regprocedure::pg_catalog.text)
+                    WHEN n.oid IS NOT NULL
+                    THEN pg_catalog.format('USAGE ON SCHEMA %s',
+                                           n.oid::pg_catalog.regnamespace::pg_catalog.text)
+                    ELSE pg_catalog.format('SELECT ON %s %s',
+                                           CASE WHEN c.relkind OPERATOR(pg_catalog.=) 'S'
+                                                THEN 'SEQUENCE' ELSE 'TABLE' END,
+                                           c.oid::pg_catalog.regclass::pg_catalog.text)
+               END AS what,
+               COALESCE(p.proname::pg_catalog.text OPERATOR(pg_catalog.=) ANY (functions),
+                        c.relkind OPERATOR(pg_catalog.=) 'v'
+                        AND c.relname::pg_catalog.text OPERATOR(pg_catalog.=) ANY (views),
+                        false) AS is_needed
+        FROM pg_catalog.pg_depend d
+        JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+        LEFT JOIN pg_catalog.pg_proc p
+            ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+           AND p.oid OPERATOR(pg_catalog.=) d.objid
+        LEFT JOIN pg_catalog.pg_class c
+            ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
+           AND c.oid OPERATOR(pg_catalog.=) d.objid
+        LEFT JOIN pg_catalog.pg_namespace n
+            ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass
+           AND n.oid OPERATOR(pg_catalog.=) d.objid
+        WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+          AND d.deptype OPERATOR(pg_catalog.=) 'e'
+          AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+          AND COALESCE(p.proowner, c.relowner, n.nspowner) OPERATOR(pg_catalog.<>) role
+          AND EXISTS (SELECT FROM pg_catalog.aclexplode(COALESCE(p.proacl, c.relacl, n.nspacl)) a
+                      WHERE a.grantee OPERATOR(pg_catalog.=) role)
+    LOOP
+        EXECUTE pg_catalog.format(
+            CASE WHEN member.is_needed THEN 'REVOKE GRANT OPTION FOR %s FROM %I CASCADE'
+                 ELSE 'REVOKE %s FROM %I CASCADE' END,
+            member.what, pg_catalog.pg_get_userbyid(role));
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queen_mq.take_from_former_owner(oid, text[], text[]) IS
+    'Takes from a role what a restore has granted it as the former owner, but for what it needs otherwise';
+
 CREATE FUNCTION queen_mq.grant_to_former_owner() RETURNS trigger LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

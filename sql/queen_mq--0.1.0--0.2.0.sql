@@ -283,6 +283,20 @@ BEGIN
         RETURN NULL;
     END IF;
     SELECT i.id INTO STRICT NEW.installation FROM queen_mq.installation i;
+    -- The former owner's privilege comes from the table owner as well. What another installation has
+    -- written gives no right, and must not be in the way.
+    DELETE FROM queen_mq.grants g
+    WHERE g.role_oid OPERATOR(pg_catalog.=) NEW.role_oid
+      AND g.privilege OPERATOR(pg_catalog.=) NEW.privilege
+      AND g.target OPERATOR(pg_catalog.=) NEW.target
+      AND g.installation OPERATOR(pg_catalog.<>) NEW.installation;
+    IF EXISTS (SELECT FROM queen_mq.grants g
+               WHERE g.role_oid OPERATOR(pg_catalog.=) NEW.role_oid
+                 AND g.privilege OPERATOR(pg_catalog.=) NEW.privilege
+                 AND g.target OPERATOR(pg_catalog.=) NEW.target)
+    THEN
+        RETURN NULL;
+    END IF;
     RETURN NEW;
 END
 $$;
@@ -363,6 +377,56 @@ COMMENT ON FUNCTION @extschema@.queen_revoke_kv(text, text, text) IS
     'Take a privilege on a namespace of markers from a role; NULL: on all namespaces, also on single ones. Returns false if it was not granted.';
 COMMENT ON FUNCTION queen_mq.sees(text, text) IS
     'Whether the calling role has a privilege on a queue, or on all queues (NULL). The views ask it.';
+
+-- What the following trigger grants, taken again, but for what the role needs for other privileges.
+CREATE FUNCTION queen_mq.take_from_former_owner(role oid, functions text[], views text[])
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    member pg_catalog.record;
+BEGIN
+    FOR member IN
+        SELECT CASE WHEN p.oid IS NOT NULL
+                    THEN pg_catalog.format('EXECUTE ON ROUTINE %s',
+                                           p.oid::pg_catalog.regprocedure::pg_catalog.text)
+                    WHEN n.oid IS NOT NULL
+                    THEN pg_catalog.format('USAGE ON SCHEMA %s',
+                                           n.oid::pg_catalog.regnamespace::pg_catalog.text)
+                    ELSE pg_catalog.format('SELECT ON %s %s',
+                                           CASE WHEN c.relkind OPERATOR(pg_catalog.=) 'S'
+                                                THEN 'SEQUENCE' ELSE 'TABLE' END,
+                                           c.oid::pg_catalog.regclass::pg_catalog.text)
+               END AS what,
+               COALESCE(p.proname::pg_catalog.text OPERATOR(pg_catalog.=) ANY (functions),
+                        c.relkind OPERATOR(pg_catalog.=) 'v'
+                        AND c.relname::pg_catalog.text OPERATOR(pg_catalog.=) ANY (views),
+                        false) AS is_needed
+        FROM pg_catalog.pg_depend d
+        JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+        LEFT JOIN pg_catalog.pg_proc p
+            ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+           AND p.oid OPERATOR(pg_catalog.=) d.objid
+        LEFT JOIN pg_catalog.pg_class c
+            ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
+           AND c.oid OPERATOR(pg_catalog.=) d.objid
+        LEFT JOIN pg_catalog.pg_namespace n
+            ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass
+           AND n.oid OPERATOR(pg_catalog.=) d.objid
+        WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+          AND d.deptype OPERATOR(pg_catalog.=) 'e'
+          AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+          AND COALESCE(p.proowner, c.relowner, n.nspowner) OPERATOR(pg_catalog.<>) role
+          AND EXISTS (SELECT FROM pg_catalog.aclexplode(COALESCE(p.proacl, c.relacl, n.nspacl)) a
+                      WHERE a.grantee OPERATOR(pg_catalog.=) role)
+    LOOP
+        EXECUTE pg_catalog.format(
+            CASE WHEN member.is_needed THEN 'REVOKE GRANT OPTION FOR %s FROM %I CASCADE'
+                 ELSE 'REVOKE %s FROM %I CASCADE' END,
+            member.what, pg_catalog.pg_get_userbyid(role));
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queen_mq.take_from_former_owner(oid, text[], text[]) IS
+    'Takes from a role what a restore has granted it as the former owner, but for what it needs otherwise';
 
 CREATE OR REPLACE FUNCTION queen_mq.grant_to_former_owner() RETURNS trigger LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp AS $$
@@ -602,8 +666,8 @@ SELECT queen_mq.change_acl(r.role_oid, ARRAY['sees'], ARRAY['queen_grants'], tru
 FROM (SELECT DISTINCT g.role_oid FROM queen_mq.grants g) AS r;
 
 -- The end of every script of the extension: of the install script and of every upgrade script. It
--- gives all objects of the extension to the role that created the extension, and takes from PUBLIC
--- the right to call its routines.
+-- gives all objects of the extension to the role that created the extension, takes from PUBLIC the
+-- right to call its routines, and sees to it that dumps carry what other roles have been granted.
 --
 -- PostgreSQL runs the script of a trusted extension as the superuser that initdb made, so at first
 -- that superuser owns the objects. Other roles can make an object run code: a trigger, a default or
@@ -656,3 +720,47 @@ BEGIN
     END LOOP;
 END
 $$;
+
+-- A right that a script grants or takes becomes an *initial* right of the object, with all others that
+-- the object has by then. pg_dump leaves initial rights out, because CREATE EXTENSION gives them where
+-- the dump is restored. It gives other roles none. So what roles have been granted on objects of the
+-- extension, before this script and by it, is taken from the initial rights.
+UPDATE pg_catalog.pg_init_privs i
+SET initprivs = ARRAY(
+    SELECT a.item FROM pg_catalog.unnest(i.initprivs) WITH ORDINALITY AS a(item, place)
+    WHERE EXISTS (SELECT FROM pg_catalog.aclexplode(ARRAY[a.item]) x
+                  WHERE x.grantee OPERATOR(pg_catalog.=) e.extowner)
+    ORDER BY a.place)
+FROM pg_catalog.pg_depend d
+JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+  AND d.deptype OPERATOR(pg_catalog.=) 'e'
+  AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+  AND d.classid OPERATOR(pg_catalog.=) i.classoid
+  AND d.objid OPERATOR(pg_catalog.=) i.objoid
+  AND EXISTS (SELECT FROM pg_catalog.aclexplode(i.initprivs) x
+              WHERE x.grantee OPERATOR(pg_catalog.<>) e.extowner);
+-- Where the owner has what an owner has by itself, there is nothing to say. (PUBLIC has EXECUTE by
+-- itself, so of a function there is.)
+DELETE FROM pg_catalog.pg_init_privs i
+USING pg_catalog.pg_depend d
+JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+  AND d.deptype OPERATOR(pg_catalog.=) 'e'
+  AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+  AND d.classid OPERATOR(pg_catalog.=) i.classoid
+  AND d.objid OPERATOR(pg_catalog.=) i.objoid
+  AND d.classid OPERATOR(pg_catalog.<>) 'pg_catalog.pg_proc'::pg_catalog.regclass;
+-- From version 17 on, PostgreSQL notes which roles are named in initial rights, and keeps them.
+DELETE FROM pg_catalog.pg_shdepend s
+USING pg_catalog.pg_depend d
+JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+  AND d.deptype OPERATOR(pg_catalog.=) 'e'
+  AND e.extname OPERATOR(pg_catalog.=) 'queen_mq'
+  AND s.dbid OPERATOR(pg_catalog.=) (SELECT b.oid FROM pg_catalog.pg_database b
+      WHERE b.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
+  AND s.deptype OPERATOR(pg_catalog.=) 'i'
+  AND s.refobjid OPERATOR(pg_catalog.<>) e.extowner
+  AND s.classid OPERATOR(pg_catalog.=) d.classid
+  AND s.objid OPERATOR(pg_catalog.=) d.objid;

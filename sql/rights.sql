@@ -29,6 +29,20 @@ BEGIN
         RETURN NULL;
     END IF;
     SELECT i.id INTO STRICT NEW.installation FROM queen_mq.installation i;
+    -- The former owner's privilege comes from the table owner as well. What another installation has
+    -- written gives no right, and must not be in the way.
+    DELETE FROM queen_mq.grants g
+    WHERE g.role_oid OPERATOR(pg_catalog.=) NEW.role_oid
+      AND g.privilege OPERATOR(pg_catalog.=) NEW.privilege
+      AND g.target OPERATOR(pg_catalog.=) NEW.target
+      AND g.installation OPERATOR(pg_catalog.<>) NEW.installation;
+    IF EXISTS (SELECT FROM queen_mq.grants g
+               WHERE g.role_oid OPERATOR(pg_catalog.=) NEW.role_oid
+                 AND g.privilege OPERATOR(pg_catalog.=) NEW.privilege
+                 AND g.target OPERATOR(pg_catalog.=) NEW.target)
+    THEN
+        RETURN NULL;
+    END IF;
     RETURN NEW;
 END
 $$;

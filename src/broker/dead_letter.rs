@@ -24,16 +24,31 @@ use crate::wait::waiters::{self, PartitionHash, Topic};
 
 /// Move a dead letter to the tail of its partition, for its own group alone. Returns the new
 /// message and its transaction_id. Error 42704 if the letter, its queue or its group is not there.
-///
-/// Shares the locks under which the group stays as it is, after it has deleted the letter's row.
 pub fn replay(id: i64) -> Result<(MessageId, String)> {
+    may_replay(id)?;
+    take_and_push(id)
+}
+
+/// Ids are easy to guess. So a role that may neither manage the letter's queue nor see its dead
+/// letters is told that there is no such letter (42704), before its row is locked or waited for.
+/// 42501 for a role that may see it.
+fn may_replay(id: i64) -> Result<()> {
     rights::require_some(Privilege::Manage)?;
-    let letter = dead_letter::take(id).ok_or_else(|| no_such_letter(id))?;
-    if !rights::may(Privilege::Manage, &letter.queue)? {
-        // Ids are easy to guess, and the name of the queue is not for each role to know.
-        let what = format!("dead letter {id}");
-        return Err(rights::refusal_of_unnamed(Privilege::Manage, &what));
+    if rights::sees(Privilege::Manage, None)? {
+        return Ok(());
     }
+    let queue = ActiveSnapshot::new_snapshot(|under| Ok(dead_letter::queue_of(id, under)))?;
+    let queue = queue.ok_or_else(|| no_such_letter(id))?;
+    match rights::may(Privilege::Manage, &queue)? {
+        true => Ok(()),
+        false if rights::may(Privilege::Pop, &queue)? => rights::require(Privilege::Manage, &queue),
+        false => Err(no_such_letter(id)),
+    }
+}
+
+/// Shares the locks under which the group stays as it is, after it has deleted the letter's row.
+fn take_and_push(id: i64) -> Result<(MessageId, String)> {
+    let letter = dead_letter::take(id).ok_or_else(|| no_such_letter(id))?;
     let (queue, group) = share_queue_and_group(&letter.queue, &letter.group, true)?;
     let queue = queue.ok_or_else(|| Error::no_such_queue(&letter.queue))?;
     let group = group.ok_or_else(|| no_such_group(&letter.queue, &letter.group))?;
@@ -64,7 +79,7 @@ pub fn replay_all(
         Ok(())
     })?;
     for id in &ids {
-        enter(&mut || replay(*id).map(drop))?;
+        enter(&mut || take_and_push(*id).map(drop))?;
         pgrx::check_for_interrupts!();
     }
     Ok(ids.len() as i64)

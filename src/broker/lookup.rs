@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 use queen_engine::cursor::Start;
 use queen_engine::discovery::Discovery;
-use queen_engine::lease::LeaseId;
+use queen_engine::lease::{Handle, LeaseId};
 use queen_engine::receipt::Receipt;
 use queen_engine::rights::Privilege;
 
@@ -21,7 +21,7 @@ use crate::pg::changes;
 use crate::pg::clock::{self, Moment};
 use crate::pg::row_cache::RowCache;
 use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
-use crate::store::cursor_or_claim::{self, LockedCursor};
+use crate::store::cursor_or_claim::{self, LockedCursor, RowVerdict};
 use crate::store::discovery;
 use crate::store::group::{self, Group};
 use crate::store::identity::Identity;
@@ -221,28 +221,77 @@ pub struct ForSettle {
     pub gone: Vec<(Located, Receipt)>,
 }
 
+/// What [`lock_leased`] has locked.
+pub struct LockedRows {
+    pub rows: Vec<LockedCursor>,
+    /// Some are there, and were left out.
+    pub has_left_out: bool,
+    /// A queue of which these are that the caller may not pop from.
+    pub denied: Option<String>,
+}
+
 /// Lock the cursors and claims of leases, which are given in ascending order, waiting for the
 /// transactions that hold them.
+///
+/// A lease id can be made up. So what belongs to a queue that the caller may not pop from is left
+/// out, before anything is locked or waited for. Of a group that has been removed, the queue is not
+/// known any more: there `is_leased` must say of an id that a lease which the caller names is known
+/// there, unless the caller may pop from all queues.
 ///
 /// Lock order: the table `identity` before rows of cursors and claims. So the queue of a group is
 /// looked up before the first row of the group is locked, which sets the identity after a restore:
 /// the call that sets it updates claims.
-pub fn lock_leased(cursors: &[u64]) -> Result<Vec<LockedCursor>> {
-    cursor_or_claim::lock_unsettled(cursors, |group| {
-        let changes = changes::count();
-        if let Some((queue, group)) = group::names_of(group)? {
-            queue_and_group(&queue, &group)?;
+pub fn lock_leased(cursors: &[u64], is_leased: impl Fn(u64) -> Result<bool>) -> Result<LockedRows> {
+    let (mut granted, mut denied, mut has_left_out) = (None, None, false);
+    let rows = cursor_or_claim::lock_unsettled(cursors, |id, group| {
+        if granted == Some(group) {
+            return Ok(RowVerdict::Lock);
         }
-        Ok(changes::count() != changes)
-    })
+        let changes = changes::count();
+        match group::names_of(group)? {
+            Some((queue, name)) => {
+                if !rights::may(Privilege::Pop, &queue)? {
+                    (denied, has_left_out) = (Some(queue), true);
+                    return Ok(RowVerdict::PassBy);
+                }
+                granted = Some(group);
+                queue_and_group(&queue, &name)?;
+            }
+            None if rights::sees(Privilege::Pop, None)? => granted = Some(group),
+            None if is_leased(id)? => return Ok(RowVerdict::Lock),
+            None => {
+                has_left_out = true;
+                return Ok(RowVerdict::PassBy);
+            }
+        }
+        Ok(if changes::count() == changes { RowVerdict::Lock } else { RowVerdict::LookAgain })
+    })?;
+    Ok(LockedRows { rows, has_left_out, denied })
 }
 
 /// Lock the cursors and claims that the lease covers, which are given ascending by id, and read
 /// their states after that. Waits for the transactions that hold them. It is the caller who finds
-/// out whether there is such a lease: whether a role may use it is asked after that.
-pub fn for_settle(lease: LeaseId, covered: &[Covered]) -> Result<ForSettle> {
+/// out whether there is such a lease.
+///
+/// Error 42501 for a lease of a queue that the caller may not pop from. None for an id that is no
+/// lease of that queue, and only names one of its cursors.
+pub fn for_settle(lease: LeaseId, covered: &[Covered]) -> Result<Option<ForSettle>> {
     let ids: Vec<u64> = covered.iter().map(|covered| covered.id).collect();
-    let locked = lock_leased(&ids)?;
+    // A set was found by its whole lease id.
+    let is_leased = |id| match lease.handle() {
+        Some(Handle::Set(_)) => Ok(true),
+        _ => cursor_or_claim::knows(id, lease),
+    };
+    let LockedRows { rows: locked, has_left_out, denied } = lock_leased(&ids, is_leased)?;
+    if has_left_out {
+        // All that a lease covers is of one group, so the first says enough.
+        return match (denied, ids.first()) {
+            (Some(queue), Some(first)) if is_leased(*first)? => {
+                Err(rights::refusal(Privilege::Pop, Some(&queue)))
+            }
+            _ => Ok(None),
+        };
+    }
     let mut gone = Vec::new();
     if locked.len() < covered.len() {
         let here: HashSet<u64> = locked.iter().map(|locked| locked.id).collect();
@@ -260,6 +309,6 @@ pub fn for_settle(lease: LeaseId, covered: &[Covered]) -> Result<ForSettle> {
         // A cursor or claim with a lease has a state, so the start of the group does not matter.
         let start = Start::default();
         let located = cursor_or_claim::locate(locked, |_| &start, under)?;
-        Ok(ForSettle { queue, queue_name, identity, located, gone })
+        Ok(Some(ForSettle { queue, queue_name, identity, located, gone }))
     })
 }

@@ -10,7 +10,7 @@
 //! memory of the session, which has all that a role may do. The session hears of a grant, and of a
 //! change of roles or memberships, by PostgreSQL's invalidation messages, and then reads the table
 //! `grants` anew: under the latest snapshot, also in REPEATABLE READ, as PostgreSQL itself does for
-//! its own rights. No lock is taken.
+//! its own rights. Messages about other tables change nothing. No lock is taken.
 //!
 //! Which functions a privilege lets a role call at all, `api::signatures` says.
 
@@ -28,8 +28,13 @@ use crate::store::grants::{self, Callables};
 /// How many roles' rights a session remembers.
 const REMEMBERED: usize = 64;
 
-/// The counts of changes from before something was looked up: of the extension, and of roles.
-type Heard = (u64, u64);
+/// From before something was looked up: the owner of the extension, and the counts of changes of
+/// grants and of roles.
+type Heard = (pg_sys::Oid, u64, u64);
+
+fn heard() -> Heard {
+    (guard::acting(), changes::count_of_watched(), roles::changes())
+}
 
 thread_local! {
     static RIGHTS: SessionCache<u32, (Heard, Rc<Rights>)> = SessionCache::of(REMEMBERED);
@@ -93,14 +98,16 @@ fn rights_of_caller() -> Result<Rc<Rights>> {
 /// What the role that has called may do at this moment: remembered, or read.
 fn of_caller() -> Result<Rc<Rights>> {
     changes::hear_all();
-    let heard: Heard = (changes::count(), roles::changes());
     let role = guard::caller();
+    let now = heard();
     let known = RIGHTS.with(|all| {
-        all.change(&role.to_u32(), |(before, rights)| (*before == heard).then(|| rights.clone()))
+        all.change(&role.to_u32(), |(before, rights)| (*before == now).then(|| rights.clone()))
     });
     if let Some(known) = known.flatten() {
         return Ok(known);
     }
+    grants::watch();
+    let heard = heard();
     let rights = Rc::new(match roles::has_privileges_of(role, catalogue::owner()) {
         true => Rights::of_owner(),
         false => ActiveSnapshot::latest_snapshot(|under| Ok(grants::of_role(role, under)))?,
@@ -116,7 +123,7 @@ fn caller_name() -> String {
 }
 
 /// 42501, in words that do not depend on what there is. `name`: None for any of them.
-fn refusal(privilege: Privilege, name: Option<&str>) -> Error {
+pub fn refusal(privilege: Privilege, name: Option<&str>) -> Error {
     let (what, function) = match privilege.on() {
         GrantedOn::Namespace => ("namespace", "queen_grant_kv"),
         GrantedOn::Queue | GrantedOn::Everything => ("queue", "queen_grant"),
@@ -137,14 +144,6 @@ fn refusal(privilege: Privilege, name: Option<&str>) -> Error {
             quoted(&role),
             quoted(privilege)
         ))
-}
-
-/// 42501 for something of a queue whose name the calling role is not to be told: `what` it is.
-pub fn refusal_of_unnamed(privilege: Privilege, what: &str) -> Error {
-    let (role, privilege) = (caller_name(), privilege.name());
-    Error::new(Code::InsufficientPrivilege, format!("permission denied for {what}"))
-        .detail(format!("Role \"{role}\" lacks the privilege \"{privilege}\" on its queue."))
-        .hint("Let the owner of the extension grant it, with queen_grant.")
 }
 
 /// As a literal of SQL.
@@ -186,7 +185,8 @@ impl GrantRequest<'_> {
         Ok(is_new)
     }
 
-    /// Take it back, with the right to call what nothing else needs that the role has been granted.
+    /// Take it back, with the right to call what nothing else needs that the role has been granted;
+    /// from a former owner, all that a restore has granted it as such.
     /// On all of them: also where it was granted by a name. False if it was not granted. Waits for
     /// a transaction that changes grants.
     pub fn revoke(&self, function: &str) -> Result<bool> {
@@ -196,16 +196,23 @@ impl GrantRequest<'_> {
         if !grants::delete(role, self.privilege, self.target()) {
             return Ok(false);
         }
-        let Callables { mut functions, mut views } = (self.needed_by)(self.privilege);
-        for left in grants::held(role) {
-            // A former owner may call everything.
-            if left == Privilege::Owner {
-                return Ok(true);
-            }
-            let kept = (self.needed_by)(left);
-            functions.retain(|function| !kept.functions.contains(function));
-            views.retain(|view| !kept.views.contains(view));
+        let held = grants::held(role);
+        // A former owner may call everything.
+        if held.contains(&Privilege::Owner) {
+            return Ok(true);
         }
+        let mut needed = Callables::default();
+        for Callables { functions, views } in held.into_iter().map(self.needed_by) {
+            needed.functions.extend(functions);
+            needed.views.extend(views);
+        }
+        if self.privilege == Privilege::Owner {
+            grants::take_from_former_owner(role, &needed);
+            return Ok(true);
+        }
+        let Callables { mut functions, mut views } = (self.needed_by)(self.privilege);
+        functions.retain(|function| !needed.functions.contains(function));
+        views.retain(|view| !needed.views.contains(view));
         grants::change_acl(role, &Callables { functions, views }, false);
         Ok(true)
     }

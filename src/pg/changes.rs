@@ -6,7 +6,8 @@
 //! it has heard of a change no later than it could see the change.
 //!
 //! A session counts what it hears. What it remembers carries the count from before it was looked
-//! up, and is believed while the count stays as it is.
+//! up, and is believed while the count stays as it is. Messages about one relation, the *watched*
+//! one, are counted by themselves as well, for what depends on no other.
 
 use std::cell::Cell;
 
@@ -16,6 +17,8 @@ thread_local! {
     /// Messages about any relation that this session has heard.
     static CHANGES: Cell<u64> = const { Cell::new(0) };
     static IS_LISTENING: Cell<bool> = const { Cell::new(false) };
+    /// The watched relation, and the messages about it, or about all relations at once.
+    static WATCHED: Cell<(pg_sys::Oid, u64)> = const { Cell::new((pg_sys::InvalidOid, 0)) };
 }
 
 /// How many changes this session has heard of.
@@ -25,6 +28,20 @@ pub fn count() -> u64 {
         unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(hear), pg_sys::Datum::null()) };
     }
     CHANGES.get()
+}
+
+/// From now on, count the messages about this relation by themselves. Where another one was
+/// watched, that is a change.
+pub fn watch(relation: pg_sys::Oid) {
+    count();
+    if WATCHED.get().0 != relation {
+        WATCHED.set((relation, count_of_watched().wrapping_add(1)));
+    }
+}
+
+/// How many changes of the watched relation this session has heard of.
+pub fn count_of_watched() -> u64 {
+    WATCHED.get().1
 }
 
 /// Count a change, so that this session does not believe what it has looked up so far, nor
@@ -42,11 +59,20 @@ pub fn hear_all() {
 /// Announce a change in the name of a relation: every session hears of it when this transaction
 /// commits, and this one at once. To be called before the change.
 pub fn announce(relation: pg_sys::Oid) {
-    count_one();
+    count_about(relation);
     // SAFETY: in a transaction; an ERROR if there is no such relation.
     unsafe { pg_sys::CacheInvalidateRelcacheByRelid(relation) };
 }
 
-extern "C-unwind" fn hear(_: pg_sys::Datum, _: pg_sys::Oid) {
+/// InvalidOid: about all relations at once.
+fn count_about(relation: pg_sys::Oid) {
     count_one();
+    let (watched, changes) = WATCHED.get();
+    if relation == watched || relation == pg_sys::InvalidOid {
+        WATCHED.set((watched, changes.wrapping_add(1)));
+    }
+}
+
+extern "C-unwind" fn hear(_: pg_sys::Datum, relation: pg_sys::Oid) {
+    count_about(relation);
 }

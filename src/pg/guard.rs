@@ -52,6 +52,11 @@ pub fn caller() -> pg_sys::Oid {
     ROLES.get().caller
 }
 
+/// The role as which the innermost guard acts. InvalidOid without a guard.
+pub fn acting() -> pg_sys::Oid {
+    ROLES.get().acting
+}
+
 /// Whether the innermost guard acts as the role that has called.
 pub fn acts_as_caller() -> bool {
     let Roles { caller, acting } = ROLES.get();

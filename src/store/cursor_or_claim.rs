@@ -99,31 +99,45 @@ pub fn lock_row(id: u64) -> Result<Option<LockedCursor>> {
     })
 }
 
+/// What [`lock_unsettled`] is to do with a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowVerdict {
+    Lock,
+    /// Look again, since rows may have changed.
+    LookAgain,
+    /// Leave it out, as if there were no such row.
+    PassBy,
+}
+
 /// Lock cursors and claims in the given order, which is ascending, waiting for the transactions
 /// that have locked them. Those that are gone drop out. The caller reads their states after this,
 /// under a newer snapshot. Claims of settled messages are not locked, so the caller does not wait
 /// for a sweep that is deleting them.
 ///
-/// `before` is called for a group before the first row of it is locked. It may wait, and change
-/// rows, of which it tells by true.
+/// `judge` is asked before a row is locked or waited for, with its id and its group. It may wait,
+/// and change rows. Where it passes by, the answer is that for an id which is not there, in
+/// REPEATABLE READ as well.
 pub fn lock_unsettled(
     cursors: &[u64],
-    mut before: impl FnMut(i64) -> Result<bool>,
+    mut judge: impl FnMut(u64, i64) -> Result<RowVerdict>,
 ) -> Result<Vec<LockedCursor>> {
     let mut locked = Vec::with_capacity(cursors.len());
-    let mut last_group = None;
     for &id in cursors {
         // None: the row may have changed since it was found.
         let mut try_lock = || {
             ActiveSnapshot::new_snapshot(|under| {
-                let Some(row) = find(id, under)? else { return Ok(Some(None)) };
-                let group = Some(row.group());
-                if last_group != group && before(row.group())? {
-                    last_group = group;
-                    return Ok(None);
+                let row = find_seen(id, under);
+                let group = match &row {
+                    Some(row) => Some(row.group()),
+                    None => younger_group(id)?,
+                };
+                let Some(group) = group else { return Ok(Some(None)) };
+                match (judge(id, group)?, row) {
+                    (RowVerdict::PassBy, _) => Ok(Some(None)),
+                    (RowVerdict::LookAgain, _) => Ok(None),
+                    (RowVerdict::Lock, Some(row)) => row.lock(true, under).map(Some),
+                    (RowVerdict::Lock, None) => Err(position_moved()),
                 }
-                last_group = group;
-                row.lock(true, under).map(Some)
             })
         };
         let mut row = try_lock()?;
@@ -133,6 +147,17 @@ pub fn lock_unsettled(
         locked.extend(row.flatten());
     }
     Ok(locked)
+}
+
+/// Whether a lease was given on the cursor or the claim of this id, as far as is committed at this
+/// moment, and its receipt is not gone. Takes no lock.
+pub fn knows(id: u64, lease: LeaseId) -> Result<bool> {
+    ActiveSnapshot::latest_snapshot(|under| {
+        let Some(row) = find_seen(id, under) else { return Ok(false) };
+        let at = row.locate(under)?;
+        let is_live = at.cursor.leases.iter().any(|live| live.id == lease);
+        Ok(is_live || receipt_of(&at, lease, None, under)?.is_some())
+    })
 }
 
 thread_local! {
@@ -150,23 +175,42 @@ enum FoundRow {
 /// The cursor or claim of this id. In REPEATABLE READ, one that is younger than the snapshot is
 /// error 40001.
 fn find(id: u64, under: &ActiveSnapshot) -> Result<Option<FoundRow>> {
+    match find_seen(id, under) {
+        Some(row) => Ok(Some(row)),
+        None => younger_group(id)?.map_or(Ok(None), |_| Err(position_moved())),
+    }
+}
+
+/// The cursor or claim of this id, if the snapshot shows it.
+fn find_seen(id: u64, under: &ActiveSnapshot) -> Option<FoundRow> {
     let claims_come_first = WAS_CLAIM.get();
     let early = if claims_come_first { claim::find(id, under) } else { None };
     if early.is_none()
         && let Some((group, partition, place)) = cursor::find(id, under)
     {
         WAS_CLAIM.set(false);
-        return Ok(Some(FoundRow::Cursor { id, group, partition, place }));
+        return Some(FoundRow::Cursor { id, group, partition, place });
     }
     let late = || if claims_come_first { None } else { claim::find(id, under) };
-    if let Some(row) = early.or_else(late) {
-        WAS_CLAIM.set(true);
-        return Ok(Some(FoundRow::Claim(row)));
+    let row = early.or_else(late)?;
+    WAS_CLAIM.set(true);
+    Some(FoundRow::Claim(row))
+}
+
+/// In REPEATABLE READ: the group of a cursor or claim that the transaction's snapshot does not
+/// show, and that is there at this moment.
+fn younger_group(id: u64) -> Result<Option<i64>> {
+    if !one_snapshot_per_transaction() {
+        return Ok(None);
     }
-    match one_snapshot_per_transaction() && exists_by_id(id)? {
-        true => Err(Error::conflict("The position of a consumer group")),
-        false => Ok(None),
-    }
+    ActiveSnapshot::latest_snapshot(|under| {
+        let of_cursor = cursor::find(id, under).map(|(group, ..)| group);
+        Ok(of_cursor.or_else(|| claim::find(id, under).map(|row| row.group)))
+    })
+}
+
+fn position_moved() -> Error {
+    Error::conflict("The position of a consumer group")
 }
 
 impl FoundRow {
@@ -175,6 +219,16 @@ impl FoundRow {
             FoundRow::Cursor { group, .. } => *group,
             FoundRow::Claim(row) => row.group,
         }
+    }
+
+    /// With its newest state; that of a cursor without one is empty.
+    fn locate(self, under: &ActiveSnapshot) -> Result<Located> {
+        let (id, group, partition) = match self {
+            FoundRow::Cursor { id, group, partition, .. } => (id, group, partition),
+            FoundRow::Claim(row) => return Ok(row.locate(under)?.0),
+        };
+        let (revision, is_own, cursor) = progress::newest(signed(id), Cursor::default, under)?;
+        Ok(Located { id, group, partition, message: None, revision, is_own, cursor })
     }
 
     /// Lock it, waiting for the transaction that has locked it. None if the row is gone.
@@ -198,15 +252,6 @@ impl FoundRow {
         let claim = Some((message, first_state));
         Ok(is_there.then_some(LockedCursor { id, group, partition, claim, settled }))
     }
-}
-
-/// Whether there is such a cursor or claim at this moment, whatever the transaction's snapshot
-/// says.
-fn exists_by_id(id: u64) -> Result<bool> {
-    ActiveSnapshot::latest_snapshot(|under| {
-        let is_cursor = cursor::find(id, under).is_some();
-        Ok(is_cursor || claim::find(id, under).is_some())
-    })
 }
 
 /// The newest states of what was locked. `start` gives the start of a group, at which a cursor

@@ -146,6 +146,14 @@ pub struct Letter {
     pub headers: Option<Jsonb>,
 }
 
+static QUEUE_OF: Statement =
+    Statement::new("SELECT queue FROM queen_mq.dead_letter WHERE id = $1", &[pg_sys::INT8OID]);
+
+/// The queue of a dead letter; None if there is no such id.
+pub fn queue_of(id: i64, under: &ActiveSnapshot) -> Option<String> {
+    QUEUE_OF.read(&[arg(id)], under).first().map(|row| row.need(QUEUE))
+}
+
 static TAKE: Statement = Statement::new(
     "DELETE FROM queen_mq.dead_letter WHERE id = $1
      RETURNING queue, consumer_group, partition, message_id, transaction_id, payload, headers",

@@ -9,12 +9,12 @@ use pgrx::pg_sys;
 use queen_engine::rights::{Privilege, Rights};
 
 use super::identity;
-use crate::pg::catalogue;
 use crate::pg::columns::{Arg, Columns, arg};
 use crate::pg::relation;
 use crate::pg::snapshot::ActiveSnapshot;
 use crate::pg::spi::Statement;
 use crate::pg::table::table;
+use crate::pg::{catalogue, changes};
 
 table! {
     GRANTS = c"grants";
@@ -42,6 +42,17 @@ pub fn of_role(role: pg_sys::Oid, under: &ActiveSnapshot) -> Rights {
         }
     }
     rights
+}
+
+/// Have every session, this one as well, read grants anew after a change of these rows, which
+/// comes next.
+fn announce() {
+    changes::announce(catalogue::oid_of(GRANTS.name));
+}
+
+/// Count changes of grants from now on ([`changes::count_of_watched`]).
+pub fn watch() {
+    changes::watch(catalogue::oid_of(GRANTS.name));
 }
 
 static LOCK: Statement = Statement::new("UPDATE queen_mq.installation SET id = id", &[]);
@@ -76,11 +87,10 @@ fn exists(role: pg_sys::Oid, privilege: Privilege, target: &str) -> bool {
     EXISTS.run(&key).affected() > 0
 }
 
-// A row that another installation has written, and that no trigger has seen, does not count.
+// A row of this key that another installation has written does not count: the trigger deletes it.
 static INSERT: Statement = Statement::new(
-    "INSERT INTO queen_mq.grants AS g (role_name, role_oid, installation, privilege, target)
-     VALUES ($1, $2, $3, $4, $5) ON CONFLICT (role_oid, privilege, target)
-     DO UPDATE SET role_name = excluded.role_name, installation = excluded.installation",
+    "INSERT INTO queen_mq.grants (role_name, role_oid, installation, privilege, target)
+     VALUES ($1, $2, $3, $4, $5)",
     &[pg_sys::TEXTOID, pg_sys::OIDOID, pg_sys::INT8OID, pg_sys::TEXTOID, pg_sys::TEXTOID],
 );
 
@@ -90,7 +100,7 @@ pub fn insert(role: pg_sys::Oid, name: &str, privilege: Privilege, target: &str)
     if exists(role, privilege, target) {
         return false;
     }
-    catalogue::announce();
+    announce();
     let row = [arg(name), arg(role), arg(identity::own()), arg(privilege.name()), arg(target)];
     if INSERT.run(&row).affected() == 0 {
         relation::refuse_suppression(&GRANTS);
@@ -108,7 +118,7 @@ static DELETE: Statement = Statement::new(
 /// Take the privilege from a role: on a target, or on whatever it has it. False if it had none
 /// there. The caller has called [`lock`].
 pub fn delete(role: pg_sys::Oid, privilege: Privilege, target: &str) -> bool {
-    catalogue::announce();
+    announce();
     DELETE.run(&[arg(role), arg(privilege.name()), arg(target)]).affected() > 0
 }
 
@@ -134,6 +144,18 @@ static CHANGE_ACL: Statement = Statement::new(
 pub fn change_acl(role: pg_sys::Oid, on: &Callables, is_granted: bool) {
     let [functions, views] = on.args();
     CHANGE_ACL.run(&[arg(role), functions, views, arg(is_granted)]);
+}
+
+static TAKE_FROM_FORMER_OWNER: Statement = Statement::new(
+    "SELECT queen_mq.take_from_former_owner($1, $2, $3)",
+    &[pg_sys::OIDOID, pg_sys::TEXTARRAYOID, pg_sys::TEXTARRAYOID],
+);
+
+/// Take what a restore has granted the role as the former owner, but for the right to call and read
+/// these.
+pub fn take_from_former_owner(role: pg_sys::Oid, needed: &Callables) {
+    let [functions, views] = needed.args();
+    TAKE_FROM_FORMER_OWNER.run(&[arg(role), functions, views]);
 }
 
 static FORGET: Statement = Statement::new(

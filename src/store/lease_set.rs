@@ -27,8 +27,8 @@ table! {
 static FIND: Statement = Statement::new(
     "SELECT c.cursor_id, c.message_id, c.revision FROM queen_mq.lease_set s,
          unnest(s.cursor_ids, s.message_ids, s.revisions) AS c(cursor_id, message_id, revision)
-     WHERE s.id = $1",
-    &[pg_sys::INT8OID],
+     WHERE s.id = $1 AND s.lease_id = $2",
+    &[pg_sys::INT8OID, pg_sys::UUIDOID],
 );
 
 /// An id for a set that is inserted later, when the pop knows its cursors.
@@ -73,8 +73,10 @@ pub fn covered(id: u64, lease: LeaseId) -> Result<Vec<Covered>> {
         let given_by = Some(row.get(c"revision").unwrap_or(0));
         Covered { id: unsigned(row.need(c"cursor_id")), message, given_by }
     };
-    let find =
-        |under: &ActiveSnapshot| Ok(FIND.read(&[arg(signed(id))], under).map(read).collect());
+    let find = |under: &ActiveSnapshot| {
+        let set = [arg(signed(id)), arg(Uuid::from_bytes(lease.0))];
+        Ok(FIND.read(&set, under).map(read).collect())
+    };
     let found: Vec<Covered> = ActiveSnapshot::new_snapshot(find)?;
     if found.is_empty() && one_snapshot_per_transaction() {
         let latest: Vec<Covered> = ActiveSnapshot::latest_snapshot(find)?;

@@ -51,7 +51,8 @@ pub(super) struct HeldCursor {
     pub(super) receipt: Option<Receipt>,
 }
 
-/// Lock what the lease covers, waiting for the transactions that hold some of it. In a group
+/// Lock what the lease covers, waiting for the transactions that hold some of it: but nothing of a
+/// queue that the caller may not pop from ([`lookup::lock_leased`]). In a group
 /// without order a lease covers a claim for each message: if `items` name nothing but messages,
 /// only the claims of those are locked.
 ///
@@ -59,7 +60,8 @@ pub(super) struct HeldCursor {
 /// queue; QN002 where its group has been removed while it held something.
 pub(super) fn lock(lease: LeaseId, items: &[SettleItem]) -> Result<LockedLease> {
     let (named, unlocked) = to_lock(covered_by(lease)?, items);
-    let found = lookup::for_settle(lease, &named)?;
+    let unknown = || explain(lease, &Refusal::Unknown, clock::now());
+    let found = lookup::for_settle(lease, &named)?.ok_or_else(unknown)?;
     let ForSettle { queue, queue_name, identity, located, gone } = found;
     let mut held = Vec::with_capacity(named.len());
     held.extend(
@@ -72,9 +74,9 @@ pub(super) fn lock(lease: LeaseId, items: &[SettleItem]) -> Result<LockedLease> 
     }
     let now = clock::now();
     if held.is_empty() {
-        return Err(explain(lease, &Refusal::Unknown, now));
+        return Err(unknown());
     }
-    // Not before: a role that guesses the number of a cursor is not told of which queue it is.
+    // What is gone was not locked, and the right may have been revoked while this call waited.
     if let Some(name) = &queue_name {
         rights::require(Privilege::Pop, name)?;
     }
@@ -87,15 +89,28 @@ pub(super) fn lock(lease: LeaseId, items: &[SettleItem]) -> Result<LockedLease> 
 }
 
 /// Lock the cursors and claims of several leases in one ascending order, as all bundles do. So two
-/// calls about the same leases wait for each other in one direction only.
+/// calls about the same leases wait for each other in one direction only. What [`lock`] would not
+/// lock is left out here, too.
 pub fn lock_leases(leases: impl IntoIterator<Item = LeaseId>) -> Result<()> {
-    let mut ids = Vec::new();
+    // A set was found by its whole lease id; None stands for that.
+    let mut named: Vec<(u64, Option<LeaseId>)> = Vec::new();
     for lease in leases {
-        ids.extend(covered_by(lease)?.into_iter().map(|covered| covered.id));
+        let unproven = matches!(lease.handle(), Some(Handle::Cursor(_))).then_some(lease);
+        named.extend(covered_by(lease)?.into_iter().map(|covered| (covered.id, unproven)));
     }
-    ids.sort_unstable();
+    named.sort_unstable();
+    let mut ids: Vec<u64> = named.iter().map(|(id, _)| *id).collect();
     ids.dedup();
-    lookup::lock_leased(&ids).map(drop)
+    let is_leased = |id| {
+        let from = named.partition_point(|(named, _)| *named < id);
+        for (_, lease) in named[from..].iter().take_while(|(named, _)| *named == id) {
+            if lease.map_or(Ok(true), |lease| cursor_or_claim::knows(id, lease))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    lookup::lock_leased(&ids, is_leased).map(drop)
 }
 
 /// The cursors or claims that a lease covers, ascending by id.

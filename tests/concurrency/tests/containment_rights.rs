@@ -114,7 +114,7 @@ async fn misowned(admin: &Session, owner: &str) -> Result<Vec<String>> {
         UNION ALL SELECT concat_ws(' ', oid::regprocedure, 'is SECURITY DEFINER, or has settings',
             proconfig) FROM pg_proc
             WHERE (prosecdef OR proconfig IS NOT NULL AND prorettype <> 'trigger'::regtype
-                                AND proname <> 'change_acl')
+                                AND proname NOT IN ('change_acl', 'take_from_former_owner'))
               AND oid IN (SELECT objid FROM member)
         UNION ALL SELECT concat_ws(' ', oid::regprocedure, 'is for PUBLIC') FROM pg_proc
             WHERE oid IN (SELECT objid FROM member) AND (proacl IS NULL

@@ -150,7 +150,7 @@ async fn what_a_role_may_call_before_an_upgrade_it_may_call_after_it() -> Result
     let cluster = Cluster::start_with("fsync = off")?;
     let db = TestDb::create_empty(&cluster.config()).await?;
     let admin = &db.session().await?;
-    create_roles(admin, &["producer", "consumer", "reader", "bundler"]).await?;
+    create_roles(admin, &["producer", "consumer", "reader", "bundler", "auditor"]).await?;
     admin
         .run(
             "CREATE EXTENSION queen_mq VERSION '0.1.0';
@@ -159,26 +159,50 @@ async fn what_a_role_may_call_before_an_upgrade_it_may_call_after_it() -> Result
              GRANT SELECT ON queen_queues TO reader;
              GRANT EXECUTE ON FUNCTION queen_mq.queue_figures TO reader;
              GRANT EXECUTE ON FUNCTION queen_tx_commit TO bundler;
+             GRANT SELECT ON queen_messages TO auditor;
              ALTER EXTENSION queen_mq UPDATE",
         )
         .await?;
+    goes_on(&db, 1).await?;
+    // What a script of the extension grants is no part of a dump, unless the script sees to it.
+    admin.run("SELECT queen_grant('reader', 'push', 'new')").await?;
+    let file = cluster.file("upgraded.dump");
+    cluster.dump(db.name(), &file)?;
+    let copy = TestDb::create_empty(&cluster.config()).await?;
+    cluster.restore(copy.name(), &file)?;
+    as_role(&copy, "reader").await?.run("SELECT queen_push('new', '1')").await?;
+    copy.session().await?.run("SELECT queen_revoke('reader', 'push')").await?;
+    goes_on(&copy, 2).await
+}
+
+/// The roles of [`what_a_role_may_call_before_an_upgrade_it_may_call_after_it`] may do what they
+/// could; `queues`: how many there are then.
+async fn goes_on(db: &TestDb, queues: i64) -> Result<()> {
     assert_eq!(
-        grants(admin).await?,
-        "bundler pop, bundler push, bundler read, bundler write, consumer pop, producer push, \
-         reader monitor"
+        grants(&db.session().await?).await?,
+        "auditor pop, bundler pop, bundler push, bundler read, bundler write, consumer pop, \
+         producer push, reader monitor"
     );
-    let producer = as_role(&db, "producer").await?;
+    let producer = as_role(db, "producer").await?;
     producer.run(PUSH).await?;
     producer.run("SELECT queen_pop('q')").await.fails_with("42501")?;
     let ack = "SELECT queen_ack((SELECT lease_id FROM queen_pop('q')))";
-    as_role(&db, "consumer").await?.run(ack).await?;
-    let reader = as_role(&db, "reader").await?;
-    assert_eq!(reader.count("SELECT count(*) FROM queen_queues").await?, 1);
+    as_role(db, "consumer").await?.run(ack).await?;
+    // It could read, and may do no more: EXECUTE is not granted.
+    let auditor = as_role(db, "auditor").await?;
+    let all = "SELECT count(*) FROM queen_messages";
+    let of_owner = db.session().await?.count(all).await?;
+    assert_eq!((auditor.count(all).await?, of_owner > 0), (of_owner, true));
+    for call in ["queen_pop('q')", "queen_subscribe('q', 'g')", "queen_ack(gen_random_uuid())"] {
+        auditor.run(&format!("SELECT {call}")).await.fails_with("42501")?;
+    }
+    let reader = as_role(db, "reader").await?;
+    assert_eq!(reader.count("SELECT count(*) FROM queen_queues").await?, queues);
+    assert_eq!(reader.count("SELECT count(*) FROM queen_grants").await?, 1);
     let bundle =
         "SELECT queen_tx_commit('[{\"type\": \"push\", \"queue\": \"q\", \"payload\": 1}]',
         '[{\"op\": \"put\", \"ns\": \"n\", \"key\": \"k\", \"value\": 1, \"forever\": true}]')";
-    as_role(&db, "bundler").await?.run(bundle).await?;
-    Ok(())
+    Ok(as_role(db, "bundler").await?.run(bundle).await?)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -273,5 +297,94 @@ async fn concurrent_grants_wait_for_each_other_and_all_take_effect() -> Result<(
             .with_context(|| role.clone())?;
         session.run("SELECT queen_purge('q')").await.fails_with("42501")?;
     }
+    Ok(())
+}
+
+/// What a role may do with objects of the extension, as PostgreSQL has it.
+async fn acl(session: &Session, role: &str) -> Result<String> {
+    let sql = format!(
+        "SELECT coalesce(string_agg(concat_ws(' ', o.name, a.privilege_type, a.is_grantable), ', '
+                    ORDER BY o.name), '')
+         FROM (SELECT oid::regprocedure::text AS name, proacl AS acl FROM pg_proc
+               UNION ALL SELECT oid::regclass::text, relacl FROM pg_class
+               UNION ALL SELECT oid::regnamespace::text, nspacl FROM pg_namespace) AS o,
+             aclexplode(o.acl) AS a
+         WHERE a.grantee = '{role}'::regrole"
+    );
+    Ok(session.query_one(&sql, &[]).await?.get(0))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_former_owner_loses_all_that_a_restore_has_granted_it() -> Result<()> {
+    let cluster = Cluster::start_with("fsync = off")?;
+    let db = TestDb::create(&cluster.config()).await?;
+    let admin = &db.session().await?;
+    create_roles(admin, &["former", "other", "friend", "guest"]).await?;
+    admin.run("SELECT queen_grant('other', 'push', 'q')").await?;
+    let with_push = acl(admin, "other").await?;
+    for privileges in [&["push"][..], &[]] {
+        // As a restore does; and the role makes use of it.
+        admin.run("INSERT INTO queen_mq.owner VALUES ('former')").await?;
+        let former = as_role(&db, "former").await?;
+        former
+            .run(
+                "GRANT EXECUTE ON FUNCTION queen_push, queen_pop TO friend;
+                 GRANT SELECT ON queen_mq.segment TO friend; SELECT queen_grant('guest', 'pop')",
+            )
+            .await?;
+        for privilege in privileges {
+            admin.run(&format!("SELECT queen_grant('former', '{privilege}', 'q')")).await?;
+        }
+        ensure!(acl(admin, "former").await?.matches(" t").count() > 100);
+        assert_eq!(admin.count("SELECT queen_revoke('former', 'owner')::int::bigint").await?, 1);
+        let left = if privileges.is_empty() { String::new() } else { with_push.clone() };
+        assert_eq!(acl(admin, "former").await?, left);
+        assert_eq!(acl(admin, "friend").await?, "");
+        former.run("SELECT * FROM queen_mq.segment").await.fails_with("42501")?;
+        former.run("SELECT queen_grant('friend', 'pop')").await.fails_with("42501")?;
+        if !privileges.is_empty() {
+            former.run(PUSH).await?;
+            admin.run("SELECT queen_revoke('former', 'push')").await?;
+        }
+    }
+    assert_eq!(grants(admin).await?, "guest pop, other push q q");
+    Ok(admin.run("DROP ROLE former").await?)
+}
+
+/// The former owner's privilege may be in the dump twice: it has owned the extension, has got it
+/// back by a restore, and owns it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_may_come_to_a_grant_twice() -> Result<()> {
+    let cluster = Cluster::start_with("fsync = off")?;
+    let source = TestDb::create_empty(&cluster.config()).await?;
+    let admin = &source.session().await?;
+    create_roles(admin, &["former", "app"]).await?;
+    admin
+        .run(
+            "ALTER ROLE former SUPERUSER; SET ROLE former; CREATE EXTENSION queen_mq;
+             INSERT INTO queen_mq.grants (role_name, privilege) VALUES ('former', 'owner');
+             SELECT queen_grant('app', 'push', 'q')",
+        )
+        .await?;
+    let file = cluster.file("twice.dump");
+    cluster.dump(source.name(), &file)?;
+    // In the one order and in the other: a parallel restore may load the tables in any.
+    let copy = TestDb::create_empty(&cluster.config()).await?;
+    cluster.restore(copy.name(), &file)?;
+    assert_eq!(grants(&copy.session().await?).await?, "app push q q, former owner");
+    let other = TestDb::create(&cluster.config()).await?;
+    let admin = &other.session().await?;
+    admin
+        .run(
+            "SET session_replication_role = replica;
+             INSERT INTO queen_mq.grants SELECT 'x', 'app'::regrole, 7, 'push', 'q';
+             RESET session_replication_role;
+             INSERT INTO queen_mq.owner VALUES ('former');
+             INSERT INTO queen_mq.grants (role_name, privilege, target)
+             VALUES ('former', 'owner', ''), ('app', 'push', 'q'), ('app', 'push', 'q')",
+        )
+        .await?;
+    assert_eq!(grants(admin).await?, "app push q q, former owner");
+    assert_eq!(admin.count("SELECT count(*) FROM queen_mq.grants").await?, 2);
     Ok(())
 }

@@ -86,7 +86,15 @@ async fn an_upgraded_extension_is_a_fresh_one() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rights_that_were_given_outlive_an_upgrade() -> Result<()> {
-    let _turn = TestDb::fresh().await?;
+    let fresh = TestDb::fresh().await?;
+    // What a dump leaves out, because a restore has it from CREATE EXTENSION.
+    let initial = "SELECT string_agg(concat_ws(' ', pg_describe_object(i.classoid, i.objoid,
+            i.objsubid), i.initprivs), ', ' ORDER BY pg_describe_object(i.classoid, i.objoid,
+            i.objsubid))
+        FROM pg_init_privs AS i JOIN pg_depend AS d ON (d.classid, d.objid) = (classoid, objoid)
+        JOIN pg_extension AS e ON e.oid = d.refobjid AND d.deptype = 'e'
+        WHERE d.refclassid = 'pg_extension'::regclass AND e.extname = 'queen_mq'";
+    let initial_rights: String = fresh.session().await?.query_one(initial, &[]).await?.get(0);
     let granted = "SELECT string_agg(p.proname || ' ' || x.is_grantable, ', ' ORDER BY p.proname)
         FROM pg_proc AS p, aclexplode(p.proacl) AS x
         WHERE p.proname LIKE 'queen%' AND x.grantee = 'pg_monitor'::regrole";
@@ -96,7 +104,8 @@ async fn rights_that_were_given_outlive_an_upgrade() -> Result<()> {
         session
             .run(&format!(
                 "CREATE EXTENSION queen_mq VERSION '{version}';
-                 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO pg_monitor WITH GRANT OPTION"
+                 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO pg_monitor WITH GRANT OPTION;
+                 GRANT SELECT ON ALL TABLES IN SCHEMA public TO pg_monitor"
             ))
             .await?;
         let before: String = session.query_one(granted, &[]).await?.get(0);
@@ -104,6 +113,8 @@ async fn rights_that_were_given_outlive_an_upgrade() -> Result<()> {
         let after: String = session.query_one(granted, &[]).await?.get(0);
         ensure!(before.len() > 200, "{before}");
         assert_eq!(before, after, "{version}");
+        let left: String = session.query_one(initial, &[]).await?.get(0);
+        assert_eq!(left, initial_rights, "{version}");
     }
     Ok(())
 }
