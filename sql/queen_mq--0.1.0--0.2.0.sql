@@ -519,7 +519,8 @@ WHERE ((SELECT queen_mq.sees(NULL, 'pop')) OR queen_mq.sees(queue, 'pop'));
 
 CREATE OR REPLACE VIEW @extschema@.queen_groups AS
 SELECT CASE WHEN f.pending IS NOT NULL THEN g.queue END AS queue,
-       CASE WHEN f.pending IS NOT NULL THEN nullif(g.name, '') END AS consumer_group,
+       CASE WHEN (SELECT queen_mq.sees(NULL, 'monitor')) OR queen_mq.sees(g.queue, 'monitor')
+            THEN nullif(g.name, '') END AS consumer_group,
        f.pending,
        f.in_flight,
        f.retrying,
@@ -549,7 +550,8 @@ WHERE CASE WHEN f.depth IS NOT NULL THEN q.name END = q.name;
 
 CREATE OR REPLACE VIEW @extschema@.queen_leases AS
 SELECT CASE WHEN f.lease_id IS NOT NULL THEN g.queue END AS queue,
-       CASE WHEN f.lease_id IS NOT NULL THEN nullif(g.name, '') END AS consumer_group,
+       CASE WHEN (SELECT queen_mq.sees(NULL, 'monitor')) OR queen_mq.sees(g.queue, 'monitor')
+            THEN nullif(g.name, '') END AS consumer_group,
        f.partition,
        f.lease_id,
        f.expires_at,
@@ -597,7 +599,8 @@ COMMENT ON VIEW @extschema@.queen_bindings IS 'Which queues get what is publishe
 
 CREATE VIEW @extschema@.queen_blocked AS
 SELECT CASE WHEN f.partition IS NOT NULL THEN g.queue END AS queue,
-       CASE WHEN f.partition IS NOT NULL THEN nullif(g.name, '') END AS consumer_group,
+       CASE WHEN (SELECT queen_mq.sees(NULL, 'monitor')) OR queen_mq.sees(g.queue, 'monitor')
+            THEN nullif(g.name, '') END AS consumer_group,
        f.partition,
        f.message_id,
        f.transaction_id,

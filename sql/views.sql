@@ -46,11 +46,13 @@ COMMENT ON VIEW @extschema@.queen_dead_letters IS 'Messages that a consumer grou
 -- functions are declared as costly, so that the planner joins other tables first, and calls them for
 -- what is left.
 --
--- They return no row for a queue that the reader may not see. All columns need a row of theirs, so no
--- condition of the reader's is evaluated on anything else: hence the CASE expressions, whose
--- conditions are always true. Each view says that its column queue is the one of the table. So an
--- equality of the reader's on queue, with a value or in a join, is one on the table, which PostgreSQL
--- evaluates first. (In a security_barrier, a join would not be.)
+-- They return no row for a queue that the reader may not see. All columns but consumer_group need a
+-- row of theirs, so no condition of the reader's is evaluated on anything else: hence the CASE
+-- expressions, whose conditions are always true. Each view says that its column queue is the one of
+-- the table. So an equality of the reader's on queue, with a value or in a join, is one on the table,
+-- which PostgreSQL evaluates first. (In a security_barrier, a join would not be.) A condition on
+-- consumer_group is evaluated before the functions are called, too: it is NULL there for a group of a
+-- queue that the reader may not see.
 ALTER FUNCTION queen_mq.group_figures(text, text) COST 10000 ROWS 1;
 ALTER FUNCTION queen_mq.queue_figures(text) COST 10000 ROWS 1;
 ALTER FUNCTION queen_mq.live_leases(text, text) COST 10000 ROWS 10;
@@ -58,7 +60,8 @@ ALTER FUNCTION queen_mq.blocked_partitions(text, text) COST 10000 ROWS 10;
 
 CREATE VIEW @extschema@.queen_groups AS
 SELECT CASE WHEN f.pending IS NOT NULL THEN g.queue END AS queue,
-       CASE WHEN f.pending IS NOT NULL THEN nullif(g.name, '') END AS consumer_group,
+       CASE WHEN (SELECT queen_mq.sees(NULL, 'monitor')) OR queen_mq.sees(g.queue, 'monitor')
+            THEN nullif(g.name, '') END AS consumer_group,
        f.pending,
        f.in_flight,
        f.retrying,
@@ -89,7 +92,8 @@ COMMENT ON VIEW @extschema@.queen_queues IS 'Queues: the options in effect, how 
 
 CREATE VIEW @extschema@.queen_leases AS
 SELECT CASE WHEN f.lease_id IS NOT NULL THEN g.queue END AS queue,
-       CASE WHEN f.lease_id IS NOT NULL THEN nullif(g.name, '') END AS consumer_group,
+       CASE WHEN (SELECT queen_mq.sees(NULL, 'monitor')) OR queen_mq.sees(g.queue, 'monitor')
+            THEN nullif(g.name, '') END AS consumer_group,
        f.partition,
        f.lease_id,
        f.expires_at,
@@ -102,7 +106,8 @@ COMMENT ON VIEW @extschema@.queen_leases IS 'Live leases, a row for each leased 
 
 CREATE VIEW @extschema@.queen_blocked AS
 SELECT CASE WHEN f.partition IS NOT NULL THEN g.queue END AS queue,
-       CASE WHEN f.partition IS NOT NULL THEN nullif(g.name, '') END AS consumer_group,
+       CASE WHEN (SELECT queen_mq.sees(NULL, 'monitor')) OR queen_mq.sees(g.queue, 'monitor')
+            THEN nullif(g.name, '') END AS consumer_group,
        f.partition,
        f.message_id,
        f.transaction_id,
