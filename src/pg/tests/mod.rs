@@ -27,5 +27,6 @@ mod session;
 mod spi;
 mod subtransaction;
 mod time_zone;
+mod transaction_listener;
 mod triggers;
 mod try_insert;
