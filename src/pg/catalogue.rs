@@ -150,6 +150,12 @@ fn owner_of(relation: pg_sys::Oid) -> pg_sys::Oid {
     }
 }
 
+/// Whether an extension of this name is in the database.
+pub fn has_extension(name: &CStr) -> bool {
+    // SAFETY: a look-up in the catalogue caches, with a NUL-terminated name.
+    unsafe { pg_sys::get_extension_oid(name.as_ptr(), true) != pg_sys::InvalidOid }
+}
+
 /// The schema of this name; InvalidOid where there is none.
 pub fn schema(name: &CStr) -> pg_sys::Oid {
     // SAFETY: a look-up in the catalogue caches, with a NUL-terminated name.

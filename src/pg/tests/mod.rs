@@ -7,6 +7,7 @@
 mod backend;
 mod catalogue;
 mod clock;
+mod databases;
 mod datum;
 mod delete;
 mod errors;
@@ -17,6 +18,7 @@ mod kept_open;
 mod lab;
 mod new_array;
 mod planning;
+mod process;
 mod relation;
 mod result_rows;
 mod row_cache;
