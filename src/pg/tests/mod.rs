@@ -9,6 +9,7 @@ mod catalogue;
 mod clock;
 mod databases;
 mod datum;
+mod declared;
 mod delete;
 mod errors;
 mod guard;
