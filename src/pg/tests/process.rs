@@ -24,7 +24,7 @@ mod tests {
 
     use super::super::backend::{caught, setting};
     use super::super::lab::{run, value};
-    use super::super::session::{DEADLINE, OtherSession};
+    use super::super::session::{DEADLINE, OtherSession, wait_until};
     use super::*;
 
     #[pg_test]
@@ -48,6 +48,18 @@ mod tests {
         let begun = Instant::now();
         latch::sleep(30);
         assert!(begun.elapsed() >= Duration::from_millis(29), "{:?}", begun.elapsed());
+    }
+
+    #[pg_test]
+    fn a_process_is_terminated_and_no_group_of_processes() {
+        let mut other = OtherSession::connect();
+        let mut third = OtherSession::connect();
+        let look = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {}", third.pid);
+        process::terminate(0);
+        process::terminate(-(third.pid as i32));
+        assert_eq!(third.value("SELECT 1"), "1");
+        process::terminate(third.pid as i32);
+        wait_until("the session to end", || other.value(&look) == "0");
     }
 
     #[pg_test]
