@@ -145,8 +145,8 @@ impl Cluster {
         Ok(fs::read_to_string(self.log())?)
     }
 
-    /// Stop it, let its next transaction id be `next`, and start it again. All rows of all databases
-    /// are frozen before, so none of them is of a transaction in the future.
+    /// Stop it, let its next transaction id be `next`, and start it again. All rows of all
+    /// databases are frozen before, so none of them is of a transaction in the future.
     pub fn move_next_xid(&self, next: u32) -> Result<()> {
         run(tool("vacuumdb")?
             .args(["--all", "--freeze", "--quiet", "--username", "postgres", "--host"])
