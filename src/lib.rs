@@ -27,6 +27,8 @@ pub extern "C-unwind" fn _PG_init() {
     pg::backtrace::never_capture();
     pg::allocator::prepare();
     settings::register();
+    // A setting whose name is misspelt is an error.
+    pg::guc::reserve(c"queen_mq");
     pg::catalogue::register(&store::schema::EXTENSION);
     pg::planning::register();
     pg::async_commit::register(&store::schema::LEASES, settings::durable_leases);

@@ -3,7 +3,6 @@
 use std::ffi::CString;
 
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
-use pgrx::pg_sys;
 
 static AUTO_CREATE: GucSetting<bool> = GucSetting::<bool>::new(true);
 static DURABLE_LEASES: GucSetting<bool> = GucSetting::<bool>::new(false);
@@ -56,9 +55,6 @@ pub fn register() {
         GucContext::Sighup,
         GucFlags::default(),
     );
-    // A name that is misspelt is an error, and one that was set before is forgotten with a WARNING.
-    // SAFETY: a constant, which ends in a NUL; the library is being loaded.
-    unsafe { pg_sys::MarkGUCPrefixReserved(c"queen_mq".as_ptr()) };
 }
 
 /// In microseconds.

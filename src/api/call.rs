@@ -5,20 +5,17 @@
 //! one of [`Call::read`], [`Call::write`] and [`Call::write_if_needed`].
 
 use std::cell::{Cell, RefCell};
-use std::ffi::CStr;
 
-use pgrx::callconv::{Arg, ArgAbi};
 use pgrx::pg_sys;
-use pgrx::pgrx_sql_entity_graph::metadata::{
-    ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
-};
 
 use super::signatures::{SIGNATURES, Signature};
 use crate::error::{Code, Error, Result};
 use crate::pg::address_map::AddressMap;
 use crate::pg::ballast::Ballast;
+use crate::pg::call_record::{CallRecord, HiddenArgument, hidden_argument};
+use crate::pg::declared::{self, DeclaredFunction};
 use crate::pg::raise::OrRaise;
-use crate::pg::spi;
+use crate::pg::{databases, recovery, spi, transaction};
 use crate::worker;
 
 /// A call of a function of SQL.
@@ -30,15 +27,8 @@ pub struct Call {
 
 impl Call {
     /// Check the call, and raise an ERROR if something is wrong with it.
-    ///
-    /// # Safety
-    /// `fcinfo` is the record of a call that PostgreSQL is making.
-    pub unsafe fn accept(fcinfo: pg_sys::FunctionCallInfo) -> Self {
-        // SAFETY: as above; PostgreSQL fills in `flinfo` wherever it calls a function by its OID.
-        let function = unsafe {
-            let manager = (*fcinfo).flinfo;
-            if manager.is_null() { pg_sys::InvalidOid } else { (*manager).fn_oid }
-        };
+    pub fn accept(record: CallRecord<'_>) -> Self {
+        let function = record.function();
         let accept = || {
             let ballast = Ballast::hold()?;
             let signature = signature_of(function)?;
@@ -78,8 +68,7 @@ impl Call {
     /// Error 25006 where this session cannot write.
     pub fn need_writable(&self) -> Result<()> {
         self.need_primary()?;
-        // SAFETY: a plain global of the backend.
-        match unsafe { pg_sys::XactReadOnly } {
+        match transaction::is_read_only() {
             false => Ok(()),
             true => Err(Error::new(
                 Code::ReadOnly,
@@ -92,8 +81,7 @@ impl Call {
 
     /// Error 25006 on a standby.
     fn need_primary(&self) -> Result<()> {
-        // SAFETY: reads shared memory.
-        match unsafe { pg_sys::RecoveryInProgress() } {
+        match recovery::is_under_way() {
             false => Ok(()),
             true => Err(Error::new(
                 Code::ReadOnly,
@@ -105,42 +93,24 @@ impl Call {
     }
 }
 
-// SAFETY: takes none of the arguments of SQL.
-unsafe impl<'fcx> ArgAbi<'fcx> for Call {
-    unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
-        // SAFETY: pgrx hands the record of the call to an argument of this type.
-        unsafe { Self::accept(arg.unbox_unchecked::<pg_sys::FunctionCallInfo>()) }
-    }
-
-    fn is_virtual_arg() -> bool {
-        true
+impl HiddenArgument for Call {
+    fn of(record: CallRecord<'_>) -> Self {
+        Self::accept(record)
     }
 }
 
-// SAFETY: says that there is no such argument in SQL.
-unsafe impl SqlTranslatable for Call {
-    const TYPE_IDENT: &'static str = "queen_mq::api::call::Call";
-    const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
-    const ARGUMENT_SQL: std::result::Result<SqlMappingRef, ArgumentError> = Ok(SqlMappingRef::Skip);
-    const RETURN_SQL: std::result::Result<ReturnsRef, ReturnsError> =
-        Ok(ReturnsRef::One(SqlMappingRef::Skip));
-}
+hidden_argument!(Call);
 
 /// Refuse a database of another encoding than UTF-8. Texts are UTF-8 in the library, and would be
 /// stored there as other texts.
 fn refuse_encoding() -> Result<()> {
-    // SAFETY: reads the backend's memory; the name is a constant of PostgreSQL.
-    let (encoding, name) = unsafe {
-        let encoding = pg_sys::GetDatabaseEncoding();
-        (encoding, CStr::from_ptr(pg_sys::GetDatabaseEncodingName()))
-    };
-    match encoding == pg_sys::pg_enc::PG_UTF8 as i32 {
+    match databases::is_utf8() {
         true => Ok(()),
         false => Err(Error::new(
             Code::FeatureNotSupported,
             "queen_mq needs a database whose encoding is UTF8",
         )
-        .detail(format!("The encoding of this database is {}.", name.to_string_lossy()))
+        .detail(format!("The encoding of this database is {}.", databases::encoding()))
         .hint("Create a database with ENCODING 'UTF8'.")),
     }
 }
@@ -158,18 +128,13 @@ fn signature_of(function: pg_sys::Oid) -> Result<&'static Signature> {
         return Ok(known);
     }
     if !IS_LISTENING.replace(true) {
-        let cache = pg_sys::SysCacheIdentifier::PROCOID as i32;
-        // SAFETY: the callback lives as long as the process, and does nothing but forget.
-        unsafe {
-            pg_sys::CacheRegisterSyscacheCallback(cache, Some(forget), pg_sys::Datum::null());
-        }
+        declared::on_change(forget);
     }
-    // SAFETY: look-ups in the catalogue, in a transaction.
-    let declared = unsafe { Declared::read(function) };
+    let declared = DeclaredFunction::read(function);
     let declared =
         declared.ok_or_else(|| Error::mismatch("a function", "It is not known by its OID."))?;
     let expected = SIGNATURES.iter().find(|signature| signature.name == declared.symbol);
-    match expected.filter(|expected| declared.is(expected)) {
+    match expected.filter(|expected| is_declared(&declared, expected)) {
         Some(signature) => {
             CHECKED.with_borrow_mut(|known| known.insert(function.to_u32(), signature));
             Ok(signature)
@@ -181,67 +146,12 @@ fn signature_of(function: pg_sys::Oid) -> Result<&'static Signature> {
     }
 }
 
-extern "C-unwind" fn forget(_: pg_sys::Datum, _: std::ffi::c_int, _: u32) {
+fn forget() {
     // The map is borrowed only while no code of PostgreSQL runs, so this is never refused.
     CHECKED.with(|known| known.try_borrow_mut().map(|mut known| known.clear()).unwrap_or_default());
 }
 
-/// How the catalogue declares a function.
-struct Declared {
-    symbol: String,
-    arguments: Vec<pg_sys::Oid>,
-    result: Vec<pg_sys::Oid>,
-}
-
-impl Declared {
-    fn is(&self, expected: &Signature) -> bool {
-        self.arguments == expected.arguments && self.result == expected.result
-    }
-
-    /// None where there is no such function.
-    ///
-    /// # Safety
-    /// In a transaction.
-    unsafe fn read(function: pg_sys::Oid) -> Option<Self> {
-        let cache = pg_sys::SysCacheIdentifier::PROCOID as i32;
-        // SAFETY: the entry is a row of pg_proc, and stays until it is given back; what is read of
-        // it is copied. The description of result columns is allocated in the current memory
-        // context.
-        unsafe {
-            let entry = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(function));
-            if entry.is_null() {
-                return None;
-            }
-            let row = &*pg_sys::GETSTRUCT(entry).cast::<pg_sys::FormData_pg_proc>();
-            let count = row.pronargs as usize;
-            let arguments = row.proargtypes.values.as_slice(count).to_vec();
-            let columns = pg_sys::build_function_result_tupdesc_t(entry);
-            let result = match columns.is_null() {
-                true => vec![row.prorettype],
-                false => {
-                    (0..(*columns).natts as usize).map(|at| column_type(columns, at)).collect()
-                }
-            };
-            let mut is_null = false;
-            let number = pg_sys::Anum_pg_proc_prosrc as pg_sys::AttrNumber;
-            let source = pg_sys::SysCacheGetAttr(cache, entry, number, &mut is_null);
-            let symbol = pg_sys::text_to_cstring(source.cast_mut_ptr());
-            let symbol = CStr::from_ptr(symbol).to_string_lossy();
-            let symbol = symbol.strip_suffix("_wrapper").unwrap_or(&symbol).to_owned();
-            pg_sys::ReleaseSysCache(entry);
-            Some(Self { symbol, arguments, result })
-        }
-    }
-}
-
-/// # Safety
-/// The description has more columns than `at`.
-unsafe fn column_type(columns: pg_sys::TupleDesc, at: usize) -> pg_sys::Oid {
-    // SAFETY: as above.
-    unsafe {
-        #[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17"))]
-        return (*columns).attrs.as_slice((*columns).natts as usize)[at].atttypid;
-        #[cfg(feature = "pg18")]
-        return (*pg_sys::TupleDescAttr(columns, at as i32)).atttypid;
-    }
+/// Whether the function is declared as the library expects.
+fn is_declared(function: &DeclaredFunction, expected: &Signature) -> bool {
+    function.arguments == expected.arguments && function.result == expected.result
 }

@@ -102,9 +102,7 @@ fn queen_push_batch(
         let headers = args::parallel("headers", headers, count)?;
         let one = |at| {
             let (payload, headers) = (payloads.get(at), headers.get(at));
-            // SAFETY: an element of a text array, which lives as long as the call.
-            let id = ids.get(at).and_then(|id| unsafe { <&str>::from_datum(id, false) });
-            message(&to, payload.map(Jsonb::new), id, headers.map(Jsonb::new))
+            message(&to, payload.map(Jsonb::new), ids.text(at), headers.map(Jsonb::new))
                 .map_err(|error| error.in_element(format!("message {} of the call", at + 1)))
         };
         let messages = allocator::list(count, (0..count).map(one))?;

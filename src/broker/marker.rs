@@ -20,7 +20,7 @@
 //! transaction that writes several markers goes in the order of [`Name`], or it may deadlock with
 //! another one.
 
-use pgrx::{check_for_interrupts, pg_sys};
+use pgrx::check_for_interrupts;
 use queen_engine::kv::{self, Decision, Expect, Invalid, Micros, Name, NotApplied, Slot, Write};
 use queen_engine::rights::Privilege;
 
@@ -30,6 +30,7 @@ use crate::pg::datum::{Jsonb, Numeric};
 use crate::pg::relation;
 use crate::pg::result_context::ResultContext;
 use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
+use crate::pg::transaction;
 use crate::store::marker::{self, LiveMarker, MARKERS, StoredMarker};
 
 /// A write on one marker: the rule, and what to store where the rule says so.
@@ -152,8 +153,7 @@ impl MarkerWrite {
     /// Lock the row, so that it stays as it is until the transaction ends. False: it is another one
     /// already.
     fn lock(&self, name: Name, version: Option<i64>, now: Micros) -> Result<bool> {
-        // SAFETY: a plain global of the backend.
-        if unsafe { pg_sys::XactReadOnly } {
+        if transaction::is_read_only() {
             // The transaction can't lock rows, and has no effects that the lock would guard.
             confirm(name, version, now)?;
             return Ok(true);

@@ -16,12 +16,10 @@
 
 use std::cell::Cell;
 
-use pgrx::pg_sys;
-
 use crate::error::{Error, Result};
 use crate::pg::session_cache::SessionCache;
 use crate::pg::snapshot::ActiveSnapshot;
-use crate::pg::{changes, clock};
+use crate::pg::{changes, clock, transaction};
 use crate::store::identity::{self, Identity, IdentityLock};
 use crate::store::queue::{Queue, StoredQueue};
 use crate::store::{discovery, group, segment, tally};
@@ -138,8 +136,7 @@ enum Sign {
 /// set the identity in the meantime. In REPEATABLE READ that is 40001, because that session has
 /// replaced the row.
 fn adopt(sign: Sign) -> Result<Identity> {
-    // SAFETY: a plain global of the backend.
-    if unsafe { pg_sys::XactReadOnly } {
+    if transaction::is_read_only() {
         return provisional();
     }
     let lock = IdentityLock::take();

@@ -10,6 +10,7 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
 use super::passed_through::passed_through;
+use crate::error::Error;
 
 /// An argument that is an array and has not been read yet.
 pub trait Array: Copy {
@@ -65,13 +66,15 @@ impl OpenArray {
                 &mut count,
             );
         }
-        Elements { values, nulls, count: count as usize }
+        Elements { element: oid, values, nulls, count: count as usize }
     }
 }
 
 /// The elements of an array; the list of them lies in PostgreSQL's memory.
 #[derive(Clone, Copy)]
 pub struct Elements {
+    /// Their type.
+    element: pg_sys::Oid,
     values: *mut pg_sys::Datum,
     nulls: *mut bool,
     count: usize,
@@ -79,7 +82,8 @@ pub struct Elements {
 
 impl Elements {
     pub fn none() -> Self {
-        Self { values: std::ptr::null_mut(), nulls: std::ptr::null_mut(), count: 0 }
+        let element = pg_sys::InvalidOid;
+        Self { element, values: std::ptr::null_mut(), nulls: std::ptr::null_mut(), count: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -94,6 +98,16 @@ impl Elements {
         // SAFETY: both lists have `count` entries, and live as long as the context they were made
         // in.
         unsafe { (!*self.nulls.add(at)).then(|| *self.values.add(at)) }
+    }
+
+    /// An element of an array of text; None for NULL, and beyond the last.
+    pub fn text(&self, at: usize) -> Option<&str> {
+        let datum = self.get(at)?;
+        if self.element != pg_sys::TEXTOID {
+            Error::corrupt("an array that is not of text was read as one").raise();
+        }
+        // SAFETY: a text, which lives as long as the list of the elements.
+        unsafe { <&str>::from_datum(datum, false) }
     }
 
     /// All elements, as Rust values of the array's element type.

@@ -7,6 +7,8 @@ use std::sync::OnceLock;
 
 use pgrx::{pg_guard, pg_sys};
 
+use super::transaction;
+
 /// What the transaction is about to do, or has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
@@ -56,8 +58,7 @@ unsafe extern "C-unwind" fn at_event(event: pg_sys::XactEvent::Type, _argument: 
         return;
     }
     IS_WANTED.set(stage != Stage::Over);
-    // SAFETY: a plain global of the backend.
-    if stage != Stage::Over && unsafe { pg_sys::XactReadOnly } {
+    if stage != Stage::Over && transaction::is_read_only() {
         // It was made READ ONLY after it had written, and may write nothing more.
         return;
     }

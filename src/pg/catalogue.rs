@@ -150,6 +150,18 @@ fn owner_of(relation: pg_sys::Oid) -> pg_sys::Oid {
     }
 }
 
+/// Whether an extension of this name is in the database.
+pub fn has_extension(name: &CStr) -> bool {
+    // SAFETY: a look-up in the catalogue caches, with a NUL-terminated name.
+    unsafe { pg_sys::get_extension_oid(name.as_ptr(), true) != pg_sys::InvalidOid }
+}
+
+/// The schema of this name; InvalidOid where there is none.
+pub fn schema(name: &CStr) -> pg_sys::Oid {
+    // SAFETY: a look-up in the catalogue caches, with a NUL-terminated name.
+    unsafe { pg_sys::get_namespace_oid(name.as_ptr(), true) }
+}
+
 /// Whether a relation lies in the extension's schema.
 pub fn is_ours(relation: pg_sys::Oid) -> bool {
     // SAFETY: look-ups in the catalogue caches; neither is there for what is not a relation.

@@ -12,11 +12,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use pgrx::lwlock::PgLwLock;
-use pgrx::shmem::PGRXSharedMemory;
-use pgrx::{pg_guard, pg_shmem_init, pg_sys};
+use pgrx::{pg_guard, pg_sys};
+
+use super::shared::{Shared, plain};
+use super::{process, recovery, subtransaction};
 
 /// Counters under one key.
 pub const COUNTERS: usize = 6;
@@ -36,6 +37,8 @@ struct Counted {
     counts: [AtomicU64; COUNTERS],
 }
 
+plain!(Counted { place, raised_at, counts });
+
 impl Counted {
     const fn of(place: CounterKey, raised_at: u64) -> Self {
         Self {
@@ -50,6 +53,8 @@ struct Part {
     commits: AtomicU64,
     counted: [Counted; ROOM],
 }
+
+plain!(Part { commits, counted });
 
 impl Part {
     const fn empty() -> Self {
@@ -84,6 +89,8 @@ struct Counters {
     parts: [Part; PARTS],
 }
 
+plain!(Counters { parts });
+
 impl Counters {
     fn number(place: CounterKey) -> usize {
         let mixed = (place.1 as u64 ^ u64::from(place.0) << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -91,21 +98,12 @@ impl Counters {
     }
 }
 
-// SAFETY: plain values and atomics.
-unsafe impl PGRXSharedMemory for Counters {}
-
-// SAFETY: no other lock of the server has this name.
-static SHARED: PgLwLock<Counters> = unsafe { PgLwLock::new(c"queen_mq counters") };
-/// Set in the postmaster, and so in all its children.
-static IS_SHARED: AtomicBool = AtomicBool::new(false);
+static SHARED: Shared<Counters> =
+    Shared::new(c"queen_mq counters", || Counters { parts: [const { Part::empty() }; PARTS] });
 
 /// Called by `_PG_init`: in the postmaster, have shared memory for the counters.
 pub fn register() {
-    // SAFETY: a plain global of the process.
-    if unsafe { pg_sys::process_shared_preload_libraries_in_progress } {
-        pg_shmem_init!(SHARED = Counters { parts: [const { Part::empty() }; PARTS] });
-        IS_SHARED.store(true, Ordering::Relaxed);
-    }
+    SHARED.set_up();
 }
 
 /// What a subtransaction has counted under a key. Subtransactions are numbered in the order in
@@ -125,12 +123,11 @@ thread_local! {
 
 /// Let the commit of the open transaction raise a counter under this key.
 pub fn count(key: i64, counter: usize, by: usize) {
-    if by == 0 || !IS_SHARED.load(Ordering::Relaxed) {
+    if by == 0 || !SHARED.is_there() {
         return;
     }
     call_back_at_end();
-    // SAFETY: reads a number of the open transaction.
-    let begun = unsafe { pg_sys::GetCurrentSubTransactionId() };
+    let begun = subtransaction::number();
     let mut counts = [0; COUNTERS];
     counts[counter] = by as u64;
     NOTES.with_borrow_mut(|notes| add(notes, Note { begun, key, counts }));
@@ -166,13 +163,10 @@ fn hand_over(notes: &mut Vec<Note>, first: usize, to: pg_sys::SubTransactionId) 
 /// The counters under a key of this database. None without preload, and on a standby, where nothing
 /// is counted.
 pub fn read(key: i64) -> Option<[u64; COUNTERS]> {
-    // SAFETY: reads shared memory, and a plain global of the backend.
-    let (is_standby, database) =
-        unsafe { (pg_sys::RecoveryInProgress(), pg_sys::MyDatabaseId.to_u32()) };
-    if is_standby || !IS_SHARED.load(Ordering::Relaxed) {
+    if recovery::is_under_way() || !SHARED.is_there() {
         return None;
     }
-    let place = (database, key);
+    let place = (process::database().to_u32(), key);
     let shared = SHARED.share();
     let counted = shared.parts[Counters::number(place)].find(place);
     Some(counted.map_or([0; COUNTERS], |counted| {
@@ -216,8 +210,7 @@ fn raise(notes: &[Note]) {
     if notes.is_empty() {
         return;
     }
-    // SAFETY: a plain global of the backend.
-    let database = unsafe { pg_sys::MyDatabaseId.to_u32() };
+    let database = process::database().to_u32();
     let mut left: Option<usize> = None;
     {
         let shared = SHARED.share();

@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use pgrx::{pg_guard, pg_sys};
 
 use super::clock::Moment;
+use super::transaction;
 
 /// How a transaction that has written has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,16 +70,11 @@ unsafe extern "C-unwind" fn at_event(event: pg_sys::XactEvent::Type, _argument: 
     let ended = match event {
         XACT_EVENT_PREPARE => Ended::Prepared,
         // Its statements have found nothing to write.
-        _ if !has_id() => return,
+        _ if !transaction::has_id() => return,
         XACT_EVENT_COMMIT => Ended::Committed { soonest },
         _ => Ended::RolledBack,
     };
     if let Some(listener) = LISTENER.get() {
         listener(ended);
     }
-}
-
-fn has_id() -> bool {
-    // SAFETY: reads the backend's memory.
-    unsafe { pg_sys::GetTopTransactionIdIfAny() != pg_sys::InvalidTransactionId }
 }

@@ -3,6 +3,7 @@
 use pgrx::pg_sys;
 
 use super::columns::arg;
+use super::process;
 use super::snapshot::ActiveSnapshot;
 use super::spi::Statement;
 use crate::error::Result;
@@ -14,8 +15,7 @@ static ANY: Statement = Statement::new(
 
 /// Whether a transaction of this database is prepared at this moment.
 pub fn any() -> Result<bool> {
-    // SAFETY: a plain global of the backend.
-    let database = unsafe { pg_sys::MyDatabaseId };
+    let database = process::database();
     ActiveSnapshot::new_snapshot(|under| {
         Ok(ANY.read(&[arg(database)], under).first().and_then(|row| row.only()).unwrap_or(true))
     })

@@ -1,5 +1,5 @@
-//! The place that talks SPI (but for `queen_wait`, which ends transactions): statements prepared
-//! once per session, run under a snapshot the caller names.
+//! The place that talks SPI (but for [`super::procedure`], which ends transactions): statements
+//! prepared once per session, run under a snapshot the caller names.
 //!
 //! pgrx has an SPI client of its own. It decides by itself whether a statement is read-only, and
 //! with that, which snapshot it sees. What a queue delivers depends on exactly that choice, for a

@@ -49,6 +49,14 @@ pub fn undone<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     }
 }
 
+/// The number of the innermost subtransaction that is open, or of the transaction. Each has a
+/// higher number than all that began before it.
+#[inline]
+pub fn number() -> pg_sys::SubTransactionId {
+    // SAFETY: reads the backend's memory.
+    unsafe { pg_sys::GetCurrentSubTransactionId() }
+}
+
 /// A subtransaction that has been begun. However it ends, memory context and resource owner are
 /// those of before, as PL languages run a block. Rolling it back closes SPI connections and
 /// snapshots that were left open in it.

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::pg::clock::Moment;
+use crate::pg::shared::plain;
 
 /// Where the look of this process has come to.
 pub struct Position {
@@ -17,6 +18,8 @@ pub struct Pass {
     pub page: i64,
     soonest: Moment,
 }
+
+plain!(Pass { page, soonest });
 
 impl Pass {
     pub const FIRST: Self = Self { page: 0, soonest: Moment::MAX };

@@ -12,15 +12,9 @@
 //! from hints, and some pops make first. A group with a backlog gets no hints for a while, so that
 //! its pops go on with what has waited for longest. (`broker::pop` decides both.)
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use pgrx::lwlock::PgLwLock;
-use pgrx::prelude::*;
-use pgrx::shmem::PGRXSharedMemory;
-use pgrx::{pg_shmem_init, pg_sys};
-
 use super::waiters::Topic;
 use crate::pg::clock::{Moment, SECOND};
+use crate::pg::shared::{Shared, plain};
 
 /// Queues that have hints, groups that get some, and hints that a queue keeps.
 const QUEUES: usize = 32;
@@ -66,29 +60,29 @@ pub struct Fresh {
     readers: [GroupPlace; GROUPS],
 }
 
-// SAFETY: plain values.
-unsafe impl PGRXSharedMemory for Fresh {}
+plain!(Fresh { uses, rings, readers });
+plain!(Ring { queue, head, used_at, hints });
+plain!(FreshPartition { length, name });
+plain!(GroupPlace { group, queue, next, used_at, paused_until });
 
 const NO_PARTITION: FreshPartition = FreshPartition { length: 0, name: [0; NAME] };
 const NO_RING: Ring = Ring { queue: 0, head: 0, used_at: 0, hints: [NO_PARTITION; HINTS] };
 const NO_PLACE: GroupPlace =
     GroupPlace { group: 0, queue: 0, next: 0, used_at: 0, paused_until: 0 };
 
-// SAFETY: no other lock of the server has this name.
-static FRESH: PgLwLock<Fresh> = unsafe { PgLwLock::new(c"queen_mq fresh partitions") };
-/// Set in the postmaster, and so in all its children.
-static IS_SHARED: AtomicBool = AtomicBool::new(false);
+static FRESH: Shared<Fresh> = Shared::new(c"queen_mq fresh partitions", || Fresh {
+    uses: 0,
+    rings: [NO_RING; QUEUES],
+    readers: [NO_PLACE; GROUPS],
+});
 
 /// Called in the postmaster, while it preloads the library: have shared memory for the hints.
 pub fn set_up() {
-    pg_shmem_init!(
-        FRESH = Fresh { uses: 0, rings: [NO_RING; QUEUES], readers: [NO_PLACE; GROUPS] }
-    );
-    IS_SHARED.store(true, Ordering::Relaxed);
+    FRESH.set_up();
 }
 
 fn is_shared() -> bool {
-    IS_SHARED.load(Ordering::Relaxed)
+    FRESH.is_there()
 }
 
 /// A committed transaction has pushed to this partition of the queue. Only queues whose groups have
@@ -152,7 +146,7 @@ impl Hints {
     /// A copy of the next hint. Nothing is allocated under the lock, since that can fail.
     fn take(&self) -> Option<FreshPartition> {
         let mut fresh = FRESH.exclusive();
-        let fresh = &mut *fresh;
+        let fresh: &mut Fresh = &mut fresh;
         let ring = fresh.rings.iter().find(|ring| ring.queue == self.queue)?;
         let reader = fresh.readers.iter_mut().find(|reader| reader.group == self.group)?;
         // Older hints have been overwritten.

@@ -8,11 +8,9 @@
 pub mod fresh;
 pub mod waiters;
 
-use pgrx::pg_sys;
-
 use crate::error::Result;
-use crate::pg::client;
 use crate::pg::clock::{self, Moment, SECOND};
+use crate::pg::{client, latch};
 use crate::wait::waiters::{WaiterSlot, Wanted};
 
 /// One call's wait for messages.
@@ -35,11 +33,8 @@ const LONGEST_SLEEP: i64 = 5 * SECOND;
 /// Called by `_PG_init`: in the postmaster it sets up shared memory for the list of waiting
 /// sessions.
 pub fn register() {
-    // SAFETY: a plain global of the process.
-    if unsafe { pg_sys::process_shared_preload_libraries_in_progress } {
-        waiters::set_up();
-        fresh::set_up();
-    }
+    waiters::set_up();
+    fresh::set_up();
 }
 
 impl Wait {
@@ -84,8 +79,7 @@ impl Wait {
             self.slot = WaiterSlot::take(&wanted);
             self.asked_for = wanted;
             if self.slot.is_some() {
-                // SAFETY: the backend's own latch.
-                unsafe { pg_sys::ResetLatch(pg_sys::MyLatch) };
+                latch::reset_own();
                 return;
             }
         }
@@ -103,13 +97,7 @@ impl Wait {
             }
         };
         let ms = (awake_at.min(self.until) - now) / 1000 + 1;
-        let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
-        // SAFETY: the backend's own latch.
-        unsafe {
-            pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, ms.max(1), pg_sys::PG_WAIT_EXTENSION);
-            pg_sys::ResetLatch(pg_sys::MyLatch);
-        }
-        pgrx::check_for_interrupts!();
+        latch::sleep(ms);
         // The next look may take messages, which a client that has gone would keep from all others
         // for the time of a lease.
         client::ensure_connected();

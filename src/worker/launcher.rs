@@ -14,8 +14,10 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 use super::turn::Seat;
-use super::{database, pause, registry, start, take_signals, turn};
+use super::{database, registry, start, turn};
+use crate::pg::background::{self, pause, take_signals};
 use crate::pg::clock::{self, Moment, SECOND};
+use crate::pg::process;
 use crate::settings;
 
 /// The launcher starts a worker in every database of the server this often; a worker that does not
@@ -63,10 +65,7 @@ impl Started {
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn queen_mq_launcher(_argument: pg_sys::Datum) {
     take_signals();
-    // SAFETY: to the shared catalogues alone.
-    unsafe {
-        pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0);
-    }
+    background::connect_to_no_database();
     registry::be_launcher();
     let mut launcher = Launcher::default();
     let mut next_survey = Moment::MIN;
@@ -212,9 +211,7 @@ impl Launcher {
 
     /// False if no background worker is free.
     fn start(&mut self, database: pg_sys::Oid, now: Moment) -> bool {
-        // SAFETY: a plain global of the process.
-        let own = unsafe { pg_sys::MyProcPid };
-        let Some(worker) = start(database, own, "") else {
+        let Some(worker) = start(database, process::pid(), "") else {
             if now - self.warned_at >= WARNING {
                 self.warned_at = now;
                 too_few_workers(database);

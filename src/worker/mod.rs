@@ -22,14 +22,13 @@ pub use registry::{announce, note_end};
 pub use service::{service, wait_for_service};
 pub use turn::note_sweep;
 
-use crate::pg::binary_upgrade;
+use crate::pg::{binary_upgrade, process};
 use crate::store::locks;
 
 /// Called by `_PG_init`. In the postmaster it sets up shared memory and the launcher. A server that
 /// pg_upgrade has started gets no launcher, because a worker must not write there.
 pub fn register() {
-    // SAFETY: a plain global of the process.
-    if !unsafe { pg_sys::process_shared_preload_libraries_in_progress } {
+    if !process::is_preloading() {
         return;
     }
     registry::set_up();
@@ -68,56 +67,7 @@ fn start(database: pg_sys::Oid, notify: i32, how: &str) -> Option<DynamicBackgro
 /// Start a worker for this database, which runs until [`sweeper`] says that it ends. Returns
 /// whether it was started: false where one is running, or no background worker can be had.
 pub fn start_here() -> bool {
-    // SAFETY: plain globals of the backend.
-    let (database, own) = unsafe { (pg_sys::MyDatabaseId, pg_sys::MyProcPid) };
     !locks::has_worker()
-        && start(database, own, turn::BY_HAND)
+        && start(process::database(), process::pid(), turn::BY_HAND)
             .is_some_and(|worker| worker.wait_for_startup().is_ok())
-}
-
-/// Install the signal handlers of a background process: SIGTERM ends it at its next check for
-/// interrupts, SIGHUP lets it read the configuration anew.
-fn take_signals() {
-    // SAFETY: PostgreSQL's own handlers, installed before signals are let through.
-    unsafe {
-        #[cfg(not(feature = "pg18"))]
-        {
-            pg_sys::pqsignal(pg_sys::SIGTERM as i32, Some(die));
-            pg_sys::pqsignal(pg_sys::SIGHUP as i32, Some(reload));
-        }
-        #[cfg(feature = "pg18")]
-        {
-            pg_sys::pqsignal_be(pg_sys::SIGTERM as i32, Some(die));
-            pg_sys::pqsignal_be(pg_sys::SIGHUP as i32, Some(reload));
-        }
-        pg_sys::BackgroundWorkerUnblockSignals();
-    }
-}
-
-unsafe extern "C-unwind" fn die(signal: i32) {
-    // SAFETY: a signal handler, called as one.
-    unsafe { pg_sys::die(signal) }
-}
-
-unsafe extern "C-unwind" fn reload(signal: i32) {
-    // SAFETY: a signal handler, called as one.
-    unsafe { pg_sys::SignalHandlerForConfigReload(signal) }
-}
-
-/// Sleep until the latch is set or the time is over, then do what signals have asked for. True if
-/// the process has read the configuration anew.
-fn pause(ms: i64) -> bool {
-    let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
-    // SAFETY: the process's own latch, and flags that signal handlers set.
-    unsafe {
-        pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, ms.max(1), pg_sys::PG_WAIT_EXTENSION);
-        pg_sys::ResetLatch(pg_sys::MyLatch);
-        pgrx::check_for_interrupts!();
-        if pg_sys::ConfigReloadPending != 0 {
-            pg_sys::ConfigReloadPending = 0;
-            pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
-            return true;
-        }
-    }
-    false
 }

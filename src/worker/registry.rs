@@ -15,15 +15,14 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-use pgrx::lwlock::PgLwLock;
-use pgrx::prelude::*;
-use pgrx::shmem::PGRXSharedMemory;
-use pgrx::{pg_shmem_init, pg_sys};
+use pgrx::pg_sys;
 
 use super::visit::Visit;
 use crate::pg::clock::{self, Moment, SECOND};
-use crate::pg::completions;
+use crate::pg::latch::LatchAddress;
 use crate::pg::own_commits::Ended;
+use crate::pg::shared::{Shared, plain};
+use crate::pg::{catalogue, completions, process};
 
 /// Databases that can be on the list. One that finds it full gets no worker; `queen_sweep` sweeps
 /// it.
@@ -52,6 +51,8 @@ pub struct Database {
     pub(super) swept_at: AtomicI64,
     pub(super) visit: Visit,
 }
+
+plain!(Database { oid, changes, timer, may_be_prepared, swept_at, visit });
 
 impl Database {
     const fn new(oid: pg_sys::Oid, changes: u64, visit: Visit) -> Self {
@@ -91,8 +92,8 @@ impl Database {
 
 /// What shared memory holds; the first `count` databases are in use.
 pub struct Registry {
-    /// The launcher's latch, 0 while there is none.
-    launcher: usize,
+    /// The launcher's latch.
+    launcher: LatchAddress,
     count: usize,
     databases: [Database; CAPACITY],
     /// With what the count of the next entry begins.
@@ -101,30 +102,23 @@ pub struct Registry {
     pub(super) short_since: AtomicI64,
 }
 
-// SAFETY: plain values and atomics; a latch lies in shared memory at one address for all processes.
-unsafe impl PGRXSharedMemory for Registry {}
+plain!(Registry { launcher, count, databases, next, short_since });
 
-// SAFETY: no other lock of the server has this name.
-pub(super) static REGISTRY: PgLwLock<Registry> = unsafe { PgLwLock::new(c"queen_mq") };
-/// Set in the postmaster, and so in all its children.
-static IS_SHARED: AtomicBool = AtomicBool::new(false);
+pub(super) static REGISTRY: Shared<Registry> = Shared::new(c"queen_mq", || Registry {
+    launcher: LatchAddress::NONE,
+    count: 0,
+    databases: [const { Database::unused() }; CAPACITY],
+    next: 1,
+    short_since: AtomicI64::new(0),
+});
 
 /// Called in the postmaster, while it preloads the library: have shared memory for the list.
 pub fn set_up() {
-    pg_shmem_init!(
-        REGISTRY = Registry {
-            launcher: 0,
-            count: 0,
-            databases: [const { Database::unused() }; CAPACITY],
-            next: 1,
-            short_since: AtomicI64::new(0),
-        }
-    );
-    IS_SHARED.store(true, Ordering::Relaxed);
+    REGISTRY.set_up();
 }
 
 pub fn is_shared() -> bool {
-    IS_SHARED.load(Ordering::Relaxed)
+    REGISTRY.is_there()
 }
 
 thread_local! {
@@ -143,14 +137,12 @@ pub fn announce() {
     if !is_shared() {
         return;
     }
-    // SAFETY: a look-up in the catalogue, and plain globals of the backend.
-    let (schema, database) =
-        unsafe { (pg_sys::get_namespace_oid(c"queen_mq".as_ptr(), true), pg_sys::MyDatabaseId) };
+    let schema = catalogue::schema(c"queen_mq");
     let now = clock::now();
     let (known, at) = ANNOUNCED.get();
     if known != schema || now.saturating_sub(at) > AGAIN || now < at {
         ANNOUNCED.set((schema, now));
-        add(database);
+        add(process::database());
     }
 }
 
@@ -161,8 +153,7 @@ pub fn note_end(ended: Ended) {
     if !is_shared() {
         return;
     }
-    // SAFETY: a plain global of the backend.
-    let database = unsafe { pg_sys::MyDatabaseId };
+    let database = process::database();
     if !REGISTRY.share().count_end(database, ended) {
         add(database);
     }
@@ -215,8 +206,7 @@ pub fn remove_if_unchanged(database: pg_sys::Oid, seen: Option<u64>) -> bool {
 /// Make this process the launcher: it is woken when a database is put on the list, and when a
 /// worker ends.
 pub fn be_launcher() {
-    // SAFETY: the process's own latch, which is the one of its PGPROC.
-    REGISTRY.exclusive().launcher = unsafe { pg_sys::MyLatch } as usize;
+    REGISTRY.exclusive().launcher = LatchAddress::own();
 }
 
 impl Registry {
@@ -268,18 +258,10 @@ impl Registry {
 
     /// Whether there is a launcher.
     pub(super) fn has_launcher(&self) -> bool {
-        self.launcher != 0
+        self.launcher.is_some()
     }
 
     pub(super) fn wake_launcher(&self) {
-        wake(self.launcher);
-    }
-}
-
-/// Set the latch at this address, if it is one.
-pub(super) fn wake(latch: usize) {
-    if latch != 0 {
-        // SAFETY: a latch of a PGPROC, which stays where it is for as long as the server runs.
-        unsafe { pg_sys::SetLatch(latch as *mut pg_sys::Latch) };
+        self.launcher.set();
     }
 }

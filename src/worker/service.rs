@@ -3,12 +3,12 @@
 
 use std::sync::atomic::Ordering;
 
-use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 use super::registry::{Database, REGISTRY, is_shared};
 use crate::pg::clock::{self, Moment, SECOND};
+use crate::pg::{latch, process, recovery};
 
 /// How a database is served.
 #[derive(Clone, Copy, Debug)]
@@ -34,15 +34,12 @@ pub enum Shortage {
 
 /// How this session's database is served. None without preload, and on a standby.
 pub fn service() -> Option<Service> {
-    // SAFETY: reads shared memory.
-    if !is_shared() || unsafe { pg_sys::RecoveryInProgress() } {
+    if !is_shared() || recovery::is_under_way() {
         return None;
     }
-    // SAFETY: a plain global of the backend.
-    let database = unsafe { pg_sys::MyDatabaseId };
     let now = clock::now();
     let registry = REGISTRY.share();
-    let entry = registry.find(database);
+    let entry = registry.find(process::database());
     let visit = entry.map(|entry| &entry.visit);
     let has_worker = visit.is_some_and(|visit| visit.worker != 0);
     let is_excluded = visit.is_some_and(|visit| visit.is_excluded);
@@ -73,13 +70,7 @@ pub fn wait_for_service() -> Option<Service> {
         if service.is_decided || clock::now() >= until {
             return Some(service);
         }
-        let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
-        // SAFETY: the backend's own latch.
-        unsafe {
-            pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, 10, pg_sys::PG_WAIT_EXTENSION);
-            pg_sys::ResetLatch(pg_sys::MyLatch);
-        }
-        pgrx::check_for_interrupts!();
+        latch::sleep(10);
     }
 }
 

@@ -11,20 +11,22 @@
 //! has locked or written is of one queue.
 
 use std::collections::HashSet;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 
 use pgrx::bgworkers::BackgroundWorker;
 use pgrx::prelude::*;
 
 use super::agenda::Agenda;
 use super::database::{is_installed, is_served, is_wanted_alone};
-use super::transaction::{has_written, in_transaction};
-use super::{pause, registry, take_signals, turn};
+use super::transaction::in_transaction;
+use super::{registry, turn};
 use crate::broker::housekeeping::{self, Bookmark, QueueTask, Task, TaskPart};
 use crate::error::Result;
+use crate::pg::background::{self, pause, take_signals};
 use crate::pg::clock::{self, Moment, SECOND};
-use crate::pg::prepared;
 use crate::pg::spi::connected;
+use crate::pg::transaction::has_id as has_written;
+use crate::pg::{guc, prepared};
 use crate::settings;
 use crate::store::locks;
 use crate::store::queue::Queue;
@@ -85,12 +87,10 @@ pub extern "C-unwind" fn queen_mq_worker(database: pg_sys::Datum) {
     if !is_by_hand {
         turn::come(database);
     }
-    // SAFETY: a database that is gone ends the process. The worker connects as the superuser of the
+    // A database that is gone ends the process. The worker connects as the superuser of the
     // cluster's creation, because no other role is known before it can read the catalogue. All that
     // it does to the extension's tables it does as their owner (`connected`).
-    unsafe {
-        pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, 0);
-    }
+    background::connect_to(database);
     go_by_own_settings();
     if becomes_worker() {
         turn::enter(is_by_hand);
@@ -112,10 +112,9 @@ fn becomes_worker() -> bool {
 }
 
 fn go_by_own_settings() {
-    let (context, source) = (pg_sys::GucContext::PGC_SUSET, pg_sys::GucSource::PGC_S_OVERRIDE);
+    // None of them needs a transaction to be checked.
     for (name, value) in SETTINGS {
-        // SAFETY: NUL-terminated constants; none of the settings needs a transaction to be checked.
-        unsafe { pg_sys::SetConfigOption(name.as_ptr(), value.as_ptr(), context, source) };
+        guc::override_with(name, value);
     }
 }
 
@@ -256,8 +255,7 @@ fn sweep(database: pg_sys::Oid, agenda: &mut Agenda) -> std::result::Result<(), 
     agenda.end_round();
     if has_visited {
         // So that autovacuum learns of what was deleted.
-        // SAFETY: outside of a transaction, as it has to be.
-        unsafe { pg_sys::pgstat_report_stat(true) };
+        background::report_statistics();
     }
     Ok(())
 }
@@ -323,12 +321,8 @@ fn next_timer(queues: &[Queue]) -> Option<Moment> {
 
 /// Let pg_stat_activity show this task; idle where it is empty.
 fn show(task: &str) {
-    let (state, text) = match task {
-        "" => (pg_sys::BackendState::STATE_IDLE, String::new()),
-        task => (pg_sys::BackendState::STATE_RUNNING, format!("queen_mq: {task}")),
-    };
-    if let Ok(text) = CString::new(text) {
-        // SAFETY: copies the text.
-        unsafe { pg_sys::pgstat_report_activity(state, text.as_ptr()) };
+    match task {
+        "" => background::show_activity(""),
+        task => background::show_activity(&format!("queen_mq: {task}")),
     }
 }

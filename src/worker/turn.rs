@@ -9,11 +9,13 @@
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
-use pgrx::{pg_guard, pg_sys};
+use pgrx::pg_sys;
 
-use super::registry::{Database, REGISTRY, is_shared, wake};
+use super::registry::{Database, REGISTRY, is_shared};
 use super::visit::{Left, Visit};
 use crate::pg::clock::{self, Moment};
+use crate::pg::latch::LatchAddress;
+use crate::pg::process;
 
 /// What the launcher hands to a worker that was started by hand.
 pub const BY_HAND: &str = "by hand";
@@ -54,27 +56,19 @@ pub fn seats(now: Moment) -> Vec<Seat> {
 pub fn ask(database: pg_sys::Oid, now: Moment) {
     change(database, |visit| {
         visit.asked_at = now;
-        wake(visit.latch);
+        visit.latch.set();
     });
 }
 
-/// Terminate the worker of a database.
+/// Terminate the worker of a database. It is alive: a process takes itself off the list before it
+/// ends, which needs the lock of the list.
 pub fn terminate(database: pg_sys::Oid) {
-    change(database, |visit| end(visit.worker));
+    change(database, |visit| process::terminate(visit.worker));
 }
 
-/// Terminate the process that is to be the worker of a database.
+/// [`terminate`] the process that is to be the worker of a database.
 pub fn turn_out(database: pg_sys::Oid) {
-    change(database, |visit| end(visit.coming));
-}
-
-/// End a process that an entry names; 0: none. The caller holds the lock of the list, off which a
-/// process takes itself before it ends: so it is alive.
-fn end(process: i32) {
-    if process != 0 {
-        // SAFETY: a signal to a background process of this server, which handles it.
-        unsafe { kill(process, pg_sys::SIGTERM as i32) };
-    }
+    change(database, |visit| process::terminate(visit.coming));
 }
 
 /// The clock was set back: what began later than now has begun now.
@@ -85,11 +79,6 @@ pub fn note_clock(now: Moment) {
             visit.coming_since = visit.coming_since.min(now);
         });
     }
-}
-
-unsafe extern "C" {
-    /// Of the C library.
-    fn kill(process: i32, signal: i32) -> i32;
 }
 
 /// Note whether the settings exclude a database.
@@ -123,16 +112,6 @@ fn read<T>(database: pg_sys::Oid, body: impl FnOnce(&Database) -> T) -> Option<T
     }
 }
 
-fn own_database() -> pg_sys::Oid {
-    // SAFETY: a plain global of the process.
-    unsafe { pg_sys::MyDatabaseId }
-}
-
-fn own_pid() -> i32 {
-    // SAFETY: a plain global of the process.
-    unsafe { pg_sys::MyProcPid }
-}
-
 thread_local! {
     /// The database of whose entry this process takes itself off when it ends.
     static LEAVES_AT_EXIT: Cell<Option<pg_sys::Oid>> = const { Cell::new(None) };
@@ -141,8 +120,7 @@ thread_local! {
 /// The process is on the list from now on, and takes itself off when it ends.
 fn leave_at_exit(database: pg_sys::Oid) {
     if LEAVES_AT_EXIT.replace(Some(database)).is_none() {
-        // SAFETY: called once, as the process ends, while shared memory is still there.
-        unsafe { pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::null()) };
+        process::before_exit(at_exit);
     }
 }
 
@@ -152,7 +130,7 @@ pub fn come(database: pg_sys::Oid) {
     if is_shared() {
         leave_at_exit(database);
         change(database, |visit| {
-            (visit.coming, visit.coming_since) = (own_pid(), clock::now());
+            (visit.coming, visit.coming_since) = (process::pid(), clock::now());
         });
         // It looks again when this process is late.
         REGISTRY.share().wake_launcher();
@@ -164,23 +142,21 @@ pub fn enter(is_by_hand: bool) {
     if !is_shared() {
         return;
     }
-    leave_at_exit(own_database());
-    // SAFETY: the address of the latch of this process's PGPROC.
-    let latch = unsafe { pg_sys::MyLatch as usize };
-    change(own_database(), |visit| {
-        visit.forget_coming(own_pid());
-        (visit.worker, visit.latch, visit.began_at) = (own_pid(), latch, clock::now());
+    leave_at_exit(process::database());
+    let latch = LatchAddress::own();
+    change(process::database(), |visit| {
+        visit.forget_coming(process::pid());
+        (visit.worker, visit.latch, visit.began_at) = (process::pid(), latch, clock::now());
         (visit.is_by_hand, visit.asked_at, visit.has_left) = (is_by_hand, 0, false);
     });
 }
 
-#[pg_guard]
-unsafe extern "C-unwind" fn at_exit(_code: i32, _argument: pg_sys::Datum) {
+fn at_exit() {
     let Some(database) = LEAVES_AT_EXIT.get() else { return };
     change(database, |visit| {
-        visit.forget_coming(own_pid());
-        if visit.worker == own_pid() {
-            (visit.worker, visit.latch, visit.asked_at) = (0, 0, 0);
+        visit.forget_coming(process::pid());
+        if visit.worker == process::pid() {
+            (visit.worker, visit.latch, visit.asked_at) = (0, LatchAddress::NONE, 0);
             if !visit.has_left {
                 // It was ended in the middle of its work: the next one is wanted at once.
                 visit.left.due = 0;
@@ -192,12 +168,12 @@ unsafe extern "C-unwind" fn at_exit(_code: i32, _argument: pg_sys::Datum) {
 
 /// Whether the launcher asks this worker to leave.
 pub fn is_asked() -> bool {
-    read(own_database(), |entry| entry.visit.asked_at != 0).unwrap_or(false)
+    read(process::database(), |entry| entry.visit.asked_at != 0).unwrap_or(false)
 }
 
 /// This worker is about to leave, and says what it knows.
 pub fn leave(left: Left) {
-    change(own_database(), |visit| {
+    change(process::database(), |visit| {
         visit.unfinished = if left.goes_on { visit.unfinished + 1 } else { 0 };
         (visit.left, visit.has_left) = (left, true);
     });
@@ -206,36 +182,36 @@ pub fn leave(left: Left) {
 /// What the last worker of this database has left behind; and how many, one after the other, have
 /// left with more to do at once.
 pub fn last() -> Option<(Left, u32)> {
-    read(own_database(), |entry| (entry.visit.left, entry.visit.unfinished))
+    read(process::database(), |entry| (entry.visit.left, entry.visit.unfinished))
 }
 
 /// The count of this worker's database; None where it is not on the list.
 pub fn changes() -> Option<u64> {
-    read(own_database(), |entry| entry.changes.load(Ordering::SeqCst))
+    read(process::database(), |entry| entry.changes.load(Ordering::SeqCst))
 }
 
 /// The soonest moment of the timers that were scheduled since the last call of [`take_timer`].
 pub fn timer() -> Moment {
-    read(own_database(), |entry| entry.timer.load(Ordering::SeqCst)).unwrap_or(Moment::MAX)
+    read(process::database(), |entry| entry.timer.load(Ordering::SeqCst)).unwrap_or(Moment::MAX)
 }
 
 /// [`timer`], and forget it. To be called before a look at all timers.
 pub fn take_timer() -> Moment {
     let take = |entry: &Database| entry.timer.swap(Moment::MAX, Ordering::SeqCst);
-    read(own_database(), take).unwrap_or(Moment::MAX)
+    read(process::database(), take).unwrap_or(Moment::MAX)
 }
 
 /// A sweep of this database has come to its end.
 pub fn note_sweep(now: Moment) {
-    read(own_database(), |entry| entry.swept_at.store(now, Ordering::SeqCst));
+    read(process::database(), |entry| entry.swept_at.store(now, Ordering::SeqCst));
 }
 
 /// Whether a transaction of this database may be prepared.
 pub fn may_be_prepared() -> bool {
-    read(own_database(), |entry| entry.may_be_prepared.load(Ordering::SeqCst)).unwrap_or(true)
+    read(process::database(), |entry| entry.may_be_prepared.load(Ordering::SeqCst)).unwrap_or(true)
 }
 
 /// Note whether one may be, before or after a look.
 pub fn set_may_be_prepared(may_be: bool) {
-    read(own_database(), |entry| entry.may_be_prepared.store(may_be, Ordering::SeqCst));
+    read(process::database(), |entry| entry.may_be_prepared.store(may_be, Ordering::SeqCst));
 }

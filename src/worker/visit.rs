@@ -1,6 +1,8 @@
 //! What the entry of a database says of its worker, and of the last one.
 
 use crate::pg::clock::Moment;
+use crate::pg::latch::LatchAddress;
+use crate::pg::shared::plain;
 use crate::store::sweep::{Pass, TABLES};
 
 /// A database's worker, and what the last one has left behind.
@@ -10,9 +12,9 @@ pub struct Visit {
     /// 0 if there is none.
     pub coming: i32,
     pub coming_since: Moment,
-    /// The worker's process id and latch; 0 if there is none.
+    /// The worker's process id, 0 if there is none, and its latch.
     pub worker: i32,
-    pub latch: usize,
+    pub latch: LatchAddress,
     /// When it came, or the last one; 0 if there was none.
     pub began_at: Moment,
     /// It was started by hand: the launcher neither counts it nor asks it to leave.
@@ -30,6 +32,21 @@ pub struct Visit {
     pub left: Left,
 }
 
+plain!(Visit {
+    coming,
+    coming_since,
+    worker,
+    latch,
+    began_at,
+    is_by_hand,
+    has_left,
+    asked_at,
+    is_excluded,
+    is_doubted,
+    unfinished,
+    left,
+});
+
 /// What a worker knows that leaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Left {
@@ -44,6 +61,8 @@ pub struct Left {
     /// How far it has looked through the tables.
     pub passes: [Pass; TABLES],
 }
+
+plain!(Left { at, changes, completions, due, goes_on, passes });
 
 impl Left {
     const NOTHING: Self = Self {
@@ -61,7 +80,7 @@ impl Visit {
         coming: 0,
         coming_since: 0,
         worker: 0,
-        latch: 0,
+        latch: LatchAddress::NONE,
         began_at: 0,
         is_by_hand: false,
         has_left: false,

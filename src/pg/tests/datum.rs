@@ -45,6 +45,22 @@ mod tests {
     }
 
     #[pg_test]
+    fn elements_of_text_are_read_where_they_lie() {
+        made("ARRAY['one', NULL, 'zwölf', '']", |array: TextArray| {
+            let elements = array.elements();
+            let texts = (0..5).map(|at| elements.text(at)).collect::<Vec<_>>();
+            assert_eq!(texts, [Some("one"), None, Some("zwölf"), Some(""), None]);
+        });
+        made("ARRAY[7::bigint]", |array: BigintArray| {
+            let refusal = refused(|| assert!(array.elements().text(0).is_none()));
+            assert_eq!(
+                refusal.expect("an error").message,
+                "an array that is not of text was read as one"
+            );
+        });
+    }
+
+    #[pg_test]
     fn the_length_of_a_json_array_is_read_from_its_header() {
         for (text, length) in [
             ("[]", Some(0)),

@@ -35,17 +35,12 @@ mod notes;
 mod slot;
 mod topic;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use pgrx::lwlock::PgLwLock;
-use pgrx::prelude::*;
-use pgrx::shmem::PGRXSharedMemory;
-use pgrx::{pg_shmem_init, pg_sys};
-
 pub use self::notes::{forget_held, touch, touch_all, touch_at, touch_if_undone, touch_pushed};
 pub use self::slot::WaiterSlot;
 pub use self::topic::{PartitionHash, Topic, Wanted};
 use crate::pg::clock::Moment;
+use crate::pg::latch::LatchAddress;
+use crate::pg::shared::{Shared, plain};
 
 /// Entries of the list: a session has one for each queue that it waits for. A session that finds no
 /// room waits as without preload.
@@ -70,8 +65,8 @@ struct LeaseEnd {
 /// A session that waits for a queue.
 #[derive(Clone, Copy)]
 struct Waiter {
-    /// The address of the session's latch.
-    latch: usize,
+    /// The session's.
+    latch: LatchAddress,
     /// The place of the queue among those that the session waits for.
     place: usize,
     queue: u64,
@@ -92,8 +87,22 @@ struct Waiter {
     alarm: Moment,
 }
 
+plain!(Waiter {
+    latch,
+    place,
+    queue,
+    group,
+    consumer,
+    partition,
+    is_awake,
+    woken_for,
+    looks_for,
+    is_timekeeper,
+    alarm,
+});
+
 const UNUSED: Waiter = Waiter {
-    latch: 0,
+    latch: LatchAddress::NONE,
     place: 0,
     queue: 0,
     group: 0,
@@ -113,22 +122,18 @@ pub struct Waiters {
     list: [Waiter; CAPACITY],
 }
 
-// SAFETY: plain values; a latch lies in shared memory at one address for all processes.
-unsafe impl PGRXSharedMemory for Waiters {}
+plain!(Waiters { count, list });
 
-// SAFETY: no other lock of the server has this name.
-static WAITERS: PgLwLock<Waiters> = unsafe { PgLwLock::new(c"queen_mq waiters") };
-/// Set in the postmaster, and so in all its children.
-static IS_SHARED: AtomicBool = AtomicBool::new(false);
+static WAITERS: Shared<Waiters> =
+    Shared::new(c"queen_mq waiters", || Waiters { count: 0, list: [UNUSED; CAPACITY] });
 
 /// Called in the postmaster, while it preloads the library: have shared memory for the list.
 pub fn set_up() {
-    pg_shmem_init!(WAITERS = Waiters { count: 0, list: [UNUSED; CAPACITY] });
-    IS_SHARED.store(true, Ordering::Relaxed);
+    WAITERS.set_up();
 }
 
 fn is_shared() -> bool {
-    IS_SHARED.load(Ordering::Relaxed)
+    WAITERS.is_there()
 }
 
 /// A pop of the group has left messages behind in a partition: wake one session for them.
@@ -278,7 +283,6 @@ impl Waiter {
         let is_first = !self.is_awake || self.woken_for == partition;
         self.woken_for = if is_first { partition } else { PartitionHash::ANY };
         self.is_awake = true;
-        // SAFETY: a latch of a PGPROC, which stays where it is for as long as the server runs.
-        unsafe { pg_sys::SetLatch(self.latch as *mut pg_sys::Latch) };
+        self.latch.set();
     }
 }

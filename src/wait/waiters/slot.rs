@@ -6,11 +6,10 @@
 
 use std::cell::Cell;
 
-use pgrx::pg_sys;
-use pgrx::prelude::*;
-
 use super::{CAPACITY, PartitionHash, UNUSED, WAITERS, Waiter, Waiters, Wanted, is_shared};
 use crate::pg::clock::Moment;
+use crate::pg::latch::LatchAddress;
+use crate::pg::process;
 
 /// A session's entries on the list. Dropping it removes them; so does an ERROR, which drops it, and
 /// the end of the process.
@@ -31,7 +30,7 @@ impl WaiterSlot {
         }
         for (entry, wanted) in wanted.iter().enumerate() {
             waiters.list[count + entry] = Waiter {
-                latch: own_latch(),
+                latch: LatchAddress::own(),
                 place: entry,
                 queue: wanted.queue.0,
                 group: wanted.group.map_or(0, |group| group.0),
@@ -71,7 +70,7 @@ impl WaiterSlot {
         if own(&mut waiters).any(|own| own.is_awake) {
             return 0;
         }
-        let latch = own_latch();
+        let latch = LatchAddress::own();
         let mut first = Moment::MAX;
         for at in 0..waiters.count {
             let me = waiters.list[at];
@@ -98,21 +97,16 @@ impl Drop for WaiterSlot {
     }
 }
 
-fn own_latch() -> usize {
-    // SAFETY: the address of the latch of this process's PGPROC.
-    unsafe { pg_sys::MyLatch as usize }
-}
-
 /// This session's entries.
 fn own(waiters: &mut Waiters) -> impl Iterator<Item = &mut Waiter> {
-    let latch = own_latch();
+    let latch = LatchAddress::own();
     let count = waiters.count;
     waiters.list[..count].iter_mut().filter(move |waiter| waiter.latch == latch)
 }
 
 /// Remove this session's entries, and hand on what it was woken for, and the time that it kept.
 fn leave() {
-    let latch = own_latch();
+    let latch = LatchAddress::own();
     let mut waiters = WAITERS.exclusive();
     while let Some(place) = waiters.used().iter().position(|waiter| waiter.latch == latch) {
         let gone = waiters.list[place];
@@ -135,12 +129,6 @@ thread_local! {
 /// slot.
 fn leave_at_exit() {
     if !LEAVES_AT_EXIT.replace(true) {
-        // SAFETY: called once, as the process ends, while shared memory is still there.
-        unsafe { pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::null()) };
+        process::before_exit(leave);
     }
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn at_exit(_code: i32, _argument: pg_sys::Datum) {
-    leave();
 }

@@ -2,8 +2,8 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use pgrx::pg_sys;
-
+use crate::pg::process;
+use crate::pg::shared::plain;
 use crate::pg::snapshot::one_snapshot_per_transaction;
 
 /// What a session waits for, as a hash. Where two topics have one hash, a commit may wake a session
@@ -34,6 +34,8 @@ impl Topic {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PartitionHash(u64);
 
+plain!(PartitionHash(hash));
+
 impl PartitionHash {
     pub const ANY: Self = Self(0);
 
@@ -49,9 +51,7 @@ impl PartitionHash {
 
 fn hash(what: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    // SAFETY: a plain global of the backend.
-    let database = unsafe { pg_sys::MyDatabaseId };
-    (database.to_u32(), what).hash(&mut hasher);
+    (process::database().to_u32(), what).hash(&mut hasher);
     hasher.finish()
 }
 

@@ -19,6 +19,7 @@ mod scope;
 pub mod sizes;
 pub mod sql_text;
 pub mod type_names;
+pub mod unsafe_code;
 
 pub use findings::Findings;
 pub use repository::Repository;

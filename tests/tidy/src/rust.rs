@@ -6,6 +6,7 @@
 
 mod comments;
 mod reader;
+mod unsafe_words;
 
 use std::str::FromStr;
 
@@ -22,6 +23,7 @@ pub struct Rust {
     pub(crate) functions: Vec<Function>,
     pub(crate) modules: Vec<Module>,
     pub(crate) paths: Vec<PathUse>,
+    pub(crate) unsafe_words: Vec<UnsafeWord>,
 }
 
 pub(crate) struct TypeName {
@@ -60,12 +62,20 @@ pub(crate) struct PathUse {
     pub is_shown: bool,
 }
 
+/// The keyword `unsafe`.
+pub(crate) struct UnsafeWord {
+    pub line: usize,
+    /// It stands in an attribute, of this name: `#[unsafe(no_mangle)]`.
+    pub attribute: Option<String>,
+}
+
 impl Rust {
     pub(crate) fn read(text: &str) -> syn::Result<Self> {
         let tokens = TokenStream::from_str(text)?;
         let mut rust = Self {
             comments: comments::comments(text, tokens.clone()),
             strings: comments::strings(tokens.clone()),
+            unsafe_words: unsafe_words::unsafe_words(tokens.clone()),
             ..Self::default()
         };
         reader::read(&syn::parse2(tokens)?, &mut rust);

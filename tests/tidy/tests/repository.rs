@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use queen_tidy::{
     Findings, Repository, arrows, circles, documents, links, map, names, phrases, sizes, sql_text,
-    type_names,
+    type_names, unsafe_code,
 };
 
 type Verified = Result<(), &'static io::Error>;
@@ -70,6 +70,11 @@ fn the_map_has_one_line_for_each_file() -> Verified {
 #[test]
 fn sql_stands_in_the_store_alone() -> Verified {
     verify(sql_text::check, 30)
+}
+
+#[test]
+fn unsafe_stands_where_postgresql_is_called() -> Verified {
+    verify(unsafe_code::check, 100)
 }
 
 #[test]
