@@ -14,7 +14,7 @@ SECONDS ?= 600
 unexport SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint install torture bench bench-quick flame
+.PHONY: help demo test lint install torture model bench bench-quick flame
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s  %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ install: ## build for release and install into the PostgreSQL of PG_CONFIG
 
 torture: ## run the concurrency tests for SECONDS=600 without a pause
 	@scripts/torture.sh $(SECONDS)
+
+model: ## explore every run of the protocol, within large bounds, in about an hour
+	@cargo test --package queen-engine --test protocol -- --ignored --nocapture --test-threads=1
 
 bench: ## measure queen_mq beside pgmq and a SKIP LOCKED table, in about an hour
 	@scripts/bench.sh

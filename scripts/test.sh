@@ -218,6 +218,7 @@ for part; do
     tidy) cargo_tests queen-tidy ;;
     engine)
       cargo_tests queen-engine
+      cargo_tests queen-history
       # The pictures of the docs are those that the program draws.
       cargo_tests queen-drawings
       ;;

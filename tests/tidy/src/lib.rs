@@ -12,6 +12,7 @@ pub mod links;
 pub mod map;
 pub mod names;
 pub mod phrases;
+pub mod promises;
 mod prose;
 mod repository;
 pub mod rust;

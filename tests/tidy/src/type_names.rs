@@ -16,6 +16,7 @@ const READ_TOGETHER: &[Readable] = &[
     Readable { directories: &["src", "crates/engine/src"], each_of: None },
     Readable { directories: &["crates/engine/src"], each_of: Some("crates/engine/tests") },
     Readable { directories: &["tests/concurrency/src"], each_of: Some("tests/concurrency/tests") },
+    Readable { directories: &["tests/history/src"], each_of: Some("tests/history/tests") },
     Readable { directories: &["tests/tidy/src"], each_of: Some("tests/tidy/tests") },
     Readable { directories: &["bench/src"], each_of: None },
 ];

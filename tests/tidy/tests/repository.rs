@@ -4,8 +4,8 @@ use std::io;
 use std::sync::LazyLock;
 
 use queen_tidy::{
-    Findings, Repository, arrows, circles, documents, links, map, names, phrases, sizes, sql_text,
-    type_names, unsafe_code,
+    Findings, Repository, arrows, circles, documents, links, map, names, phrases, promises, sizes,
+    sql_text, type_names, unsafe_code,
 };
 
 type Verified = Result<(), &'static io::Error>;
@@ -80,4 +80,9 @@ fn unsafe_stands_where_postgresql_is_called() -> Verified {
 #[test]
 fn names_use_the_words_of_the_field() -> Verified {
     verify(names::check, 60)
+}
+
+#[test]
+fn promises_name_tests_that_are_there() -> Verified {
+    verify(promises::check, 30)
 }

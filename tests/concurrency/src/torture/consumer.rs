@@ -331,7 +331,8 @@ impl Consumer {
                 undone: None,
             });
             if eager {
-                let completion = Completion { group: self.group, uid, tx, began, undone: None };
+                let (group, lease, undone) = (self.group, None, None);
+                let completion = Completion { group, uid, lease, tx, began, undone };
                 self.worker.log.completions.push(completion);
                 self.completed += 1;
                 continue;

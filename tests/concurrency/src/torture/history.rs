@@ -5,21 +5,41 @@
 //! after its answer is larger than that of everything which caused it. The checker reasons with
 //! these two bounds only, so a slow client can't make it raise a false alarm.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Instant, SystemTime};
 
 use uuid::Uuid;
 
 /// A moment: a value of the shared counter.
 pub type Stamp = u64;
 
-/// The shared counter.
-#[derive(Default)]
-pub struct Clock(AtomicU64);
+/// The shared counter. It remembers when each stamp was taken.
+pub struct Clock {
+    started: Instant,
+    /// When that was, in microseconds of the wall clock.
+    started_at: i64,
+    taken: Mutex<Vec<i64>>,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let started_at = since_epoch.map_or(0, |time| time.as_micros() as i64);
+        Self { started: Instant::now(), started_at, taken: Mutex::default() }
+    }
+}
 
 impl Clock {
     /// A stamp larger than all before.
     pub fn tick(&self) -> Stamp {
-        self.0.fetch_add(1, Ordering::SeqCst) + 1
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.push(self.started_at + self.started.elapsed().as_micros() as i64);
+        taken.len() as Stamp
+    }
+
+    /// When each stamp was taken, by the wall clock: the first one at place 0.
+    pub fn times(&self) -> Vec<i64> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -87,6 +107,8 @@ pub struct Delivery {
 pub struct Completion {
     pub group: GroupId,
     pub uid: Uid,
+    /// None: the pop itself has completed it.
+    pub lease: Option<Uuid>,
     pub tx: TxId,
     pub began: Stamp,
     /// A stamp from before this was rolled back to a savepoint.

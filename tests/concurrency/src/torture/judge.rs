@@ -14,7 +14,7 @@ use super::worker::Shared;
 use crate::Session;
 
 /// Join the logs of all workers and check them.
-pub fn judge(shared: &Shared, played: Played) -> Report {
+pub fn judge(shared: &Shared, played: Played) -> (Report, History) {
     let mut history = History {
         groups: played.groups,
         unordered: shared.config.unordered,
@@ -46,7 +46,7 @@ pub fn judge(shared: &Shared, played: Played) -> Report {
     stats.insert("milliseconds to drain", played.drained.as_millis() as u64);
     stats.insert("backends ended", played.kills);
     stats.insert("messages overtaken by later ones", overtaken(&history));
-    Report { seed: shared.config.seed, stats, violations }
+    (Report { seed: shared.config.seed, stats, violations }, history)
 }
 
 /// How many messages came to a group after ones with larger ids in their stream: their transactions

@@ -7,6 +7,7 @@ mod consumer;
 mod history;
 mod judge;
 mod lease;
+mod outside;
 mod prefix;
 mod producer;
 mod worker;
@@ -140,8 +141,9 @@ pub async fn torture(config: Config, target: &Target) -> Result<Report> {
     let shared = Arc::new(Shared::new(config, target.clone()));
     let played = conduct::play(&shared).await?;
     let started = Instant::now();
-    let mut report = judge::judge(&shared, played);
+    let (mut report, history) = judge::judge(&shared, played);
     report.stats.insert("milliseconds to judge", started.elapsed().as_millis() as u64);
     judge::look_inside(target, &mut report).await?;
+    outside::look(&shared, &history, &mut report).await?;
     Ok(report)
 }

@@ -66,8 +66,9 @@ impl Tale {
     }
 
     fn ack(&mut self, pop: u32, tx: TxId, began: Stamp, uids: &[Uid], over: bool) -> &mut Self {
+        let lease = Some(Uuid::from_u128(u128::from(pop)));
         for uid in uids {
-            let completion = Completion { group: 0, uid: *uid, tx, began, undone: None };
+            let completion = Completion { group: 0, uid: *uid, lease, tx, began, undone: None };
             self.0.completions.push(completion);
         }
         if over {

@@ -173,8 +173,9 @@ impl Consumer {
     ) {
         let (group, before) = (self.group, lease.clone());
         for n in which {
-            let uid = lease.messages[*n].uid;
-            self.worker.log.completions.push(Completion { group, uid, tx, began, undone: None });
+            let (uid, lease) = (lease.messages[*n].uid, Some(lease.id));
+            let completion = Completion { group, uid, lease, tx, began, undone: None };
+            self.worker.log.completions.push(completion);
         }
         self.completed += which.len() as u64;
         let over = lease.complete(which);
@@ -270,7 +271,9 @@ impl Consumer {
         }
         for n in &some {
             let (group, uid) = (self.group, lease.messages[*n].uid);
-            self.worker.log.completions.push(Completion { group, uid, tx, began, undone: None });
+            let (lease, undone) = (Some(lease.id), None);
+            let completion = Completion { group, uid, lease, tx, began, undone };
+            self.worker.log.completions.push(completion);
         }
         self.completed += some.len() as u64;
         let mut over = lease.complete(&some);
