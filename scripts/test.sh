@@ -145,6 +145,7 @@ test_isolation() {
   tester=$("$PG_CONFIG" --pgxs | sed 's|/makefiles/pgxs.mk$|/test/isolation/isolationtester|')
   mask='s/lease [0-9a-f-]{36}/lease ID/g; s/message [0-9]+/message ID/g
     s/(could not serialize access) due to .*/\1 (40001)/'
+  # shellcheck disable=SC2016 # the inner shell expands them
   all_golden isolation tests/isolation/specs tests/isolation/expected .spec \
     bash -o pipefail -c '"$1" dbname=test_isolation | sed -E "$2"' isolation "$tester" "$mask"
 }
