@@ -13,7 +13,7 @@ use queen_engine::message::MessageId;
 use crate::broker::group::revoke::{delete_claims, write_state};
 use crate::broker::group::unordered_partition::UnorderedPartition;
 use crate::broker::hold::attempts::hold_in_attempts;
-use crate::broker::hold::{hold_queue_and_cursors, hold_queue_and_groups};
+use crate::broker::hold::{all_there_are, hold_queue_and_cursors, hold_queue_and_groups};
 use crate::broker::push::max_depth;
 use crate::broker::stats::count::{ArrivalCount, set_missing_baseline};
 use crate::broker::stats::floor;
@@ -130,7 +130,7 @@ fn hold_partition(queue: &Queue, partition: &str) -> Result<(Vec<Group>, Vec<Loc
                 .flat_map(|g| cursor_or_claim::ids_in(g.id, partition, under))
                 .collect())
         };
-        let mut ids: Vec<u64> = ActiveSnapshot::new_snapshot(ids)?;
+        let mut ids: Vec<u64> = all_there_are(ids)?;
         ids.sort_unstable();
         let locked = attempt.lock_cursors(&ids)?;
         Ok((groups, locked))

@@ -25,7 +25,9 @@ use crate::broker::group::no_such_group;
 use crate::broker::group::revoke::{delete_claims, locate, renumber, retire, write_state};
 use crate::broker::group::unordered_partition::UnorderedPartition;
 use crate::broker::hold::attempts::hold_in_attempts;
-use crate::broker::hold::{delete_discovery, hold_cursors, hold_group, share_queue_and_group};
+use crate::broker::hold::{
+    all_there_are, delete_discovery, hold_cursors, hold_group, share_queue_and_group,
+};
 use crate::broker::{lookup, rights};
 use crate::error::{Error, Result};
 use crate::pg::clock;
@@ -166,7 +168,7 @@ fn move_cursor(queue: &Queue, group: &Group, partition: &str, mode: Mode) -> Res
             Ok(())
         })?;
         let ids = |under: &ActiveSnapshot| Ok(cursor_or_claim::ids_in(group.id, partition, under));
-        attempt.lock_cursors(&ActiveSnapshot::new_snapshot(ids)?)
+        attempt.lock_cursors(&all_there_are(ids)?)
     })?;
     ActiveSnapshot::new_snapshot(|under| {
         let end = LogEnd::look(queue.identity, under);
@@ -191,10 +193,8 @@ fn replace_cursor(
         if !hold_group(attempt, queue, group)? {
             return Ok(None);
         }
-        let ids = ActiveSnapshot::new_snapshot(|under| {
-            Ok(cursor_or_claim::ids_in(group.id, partition, under))
-        })?;
-        attempt.lock_cursors(&ids).map(Some)
+        let ids = |under: &ActiveSnapshot| Ok(cursor_or_claim::ids_in(group.id, partition, under));
+        attempt.lock_cursors(&all_there_are(ids)?).map(Some)
     })?;
     let Some(locked) = held else { return Ok(None) };
     let located = locate(group, locked)?;

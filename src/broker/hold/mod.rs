@@ -7,10 +7,13 @@
 
 pub mod attempts;
 
+use std::collections::HashSet;
+use std::hash::Hash;
+
 use crate::broker::hold::attempts::Attempt;
 use crate::broker::lookup;
-use crate::error::Result;
-use crate::pg::snapshot::ActiveSnapshot;
+use crate::error::{Error, Result};
+use crate::pg::snapshot::{ActiveSnapshot, one_snapshot_per_transaction};
 use crate::store::cursor_or_claim::{self, LockedCursor};
 use crate::store::group::{self, Group};
 use crate::store::locks::order;
@@ -82,10 +85,14 @@ pub fn delete_discovery(attempt: &Attempt, group: &Group) -> Result<()> {
 }
 
 /// Hold the queue alone, and its groups: [`locks::first_reads`] whole, and the rows of the groups.
-/// No other transaction begins to read a partition of the queue, or moves or removes a group.
+/// No other transaction begins to read a partition of the queue, or moves or removes a group. Error
+/// 40001 as in [`all_there_are`].
 pub fn hold_queue_and_groups(attempt: &Attempt, queue: &Queue) -> Result<Vec<Group>> {
     // Before the look at claims: its snapshot shows none that is not committed.
     attempt.lock_whole(locks::first_reads(queue.id));
+    all_there_are(|under| {
+        Ok(group::of_queue(&queue.name, under)?.into_iter().map(|group| group.id).collect())
+    })?;
     let groups = ActiveSnapshot::new_snapshot(|under| group::of_queue(&queue.name, under))?;
     hold_group_rows(attempt, groups.iter().map(|group| group.id).collect())?;
     Ok(groups)
@@ -106,8 +113,24 @@ pub fn hold_queue_and_cursors(
 }
 
 /// Hold the cursors and claims of groups. The caller holds a lock under which no other transaction
-/// creates one, or can do without those that are created now.
+/// creates one, or can do without those that are created now. Error 40001 as in [`all_there_are`].
 pub fn hold_cursors(attempt: &Attempt, groups: &[i64]) -> Result<Vec<LockedCursor>> {
-    let ids = ActiveSnapshot::new_snapshot(|under| Ok(cursor_or_claim::ids_of(groups, under)))?;
-    attempt.lock_cursors(&ids)
+    attempt.lock_cursors(&all_there_are(|under| Ok(cursor_or_claim::ids_of(groups, under)))?)
+}
+
+/// The ids of cursors and claims, or of groups, that `find` finds. In REPEATABLE READ the snapshot
+/// may be older than one that another transaction has created, with a lease that the caller has to
+/// take away: that is error 40001.
+pub fn all_there_are<T: Eq + Hash>(
+    find: impl Fn(&ActiveSnapshot) -> Result<Vec<T>>,
+) -> Result<Vec<T>> {
+    let seen = ActiveSnapshot::new_snapshot(&find)?;
+    if one_snapshot_per_transaction() {
+        let known: HashSet<&T> = seen.iter().collect();
+        let now = ActiveSnapshot::latest_snapshot(&find)?;
+        if now.iter().any(|id| !known.contains(id)) {
+            return Err(Error::conflict("What consumer groups have read"));
+        }
+    }
+    Ok(seen)
 }

@@ -203,6 +203,7 @@ async fn a_switch_beside_an_open_pop_delivers_nothing_twice() -> Result<()> {
                 let code = sqlstate(&error).unwrap_or_default().to_owned();
                 ensure!(["55000", "57014", "55P03"].contains(&code.as_str()), "{error:?}");
             }
+            other.run("RESET statement_timeout").await?;
             let mut came = pop_all().batch(2).run(other).await?;
             complete(other, &came).await?;
             open.run("COMMIT").await?;
