@@ -1,0 +1,184 @@
+//! Compares what the clients were told with what the database holds.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::time::sleep;
+use tokio_postgres::Error;
+use tokio_postgres::config::Config as Target;
+
+use super::ledger::Fate;
+use super::{COME_BACK, DRAIN, Shop};
+use crate::{Session, eventually};
+
+/// What must not be there in any snapshot: a name for it, and a query for examples.
+const NEVER: [(&str, &str); 6] = [
+    (
+        "Doubled",
+        "SELECT format('%s was charged %s times', order_id, count(*)) FROM charges
+         GROUP BY order_id HAVING count(*) > 1",
+    ),
+    (
+        "Without marker",
+        "SELECT order_id FROM charges
+         EXCEPT SELECT key FROM queen_mq.marker WHERE ns = 'charged'",
+    ),
+    (
+        "Without charge",
+        "SELECT key FROM queen_mq.marker WHERE ns = 'charged' EXCEPT SELECT order_id FROM charges",
+    ),
+    (
+        "Without order",
+        "SELECT order_id FROM charges EXCEPT SELECT transaction_id FROM queen_messages",
+    ),
+    ("Repeated", "SELECT transaction_id FROM queen_messages GROUP BY 1 HAVING count(*) > 1"),
+    (
+        "Overtaken",
+        "SELECT format('%s of %s after number %s', order_id, partition, former)
+         FROM (SELECT *, lag(n) OVER (PARTITION BY partition, customer ORDER BY place) AS former
+               FROM charges WHERE queue = 'orders') AS charge
+         WHERE former >= n",
+    ),
+];
+
+/// Damage in tables.
+const DAMAGED: &str = "
+    SELECT format('%s (%s, %s): %s', c.oid::regclass, found.blkno, found.offnum, found.msg)
+    FROM pg_class AS c
+    JOIN pg_namespace AS n ON n.oid = c.relnamespace,
+        LATERAL verify_heapam(c.oid, check_toast => true) AS found
+    WHERE c.relkind = 'r' AND (n.nspname = 'queen_mq' OR c.relname = 'charges')";
+
+const INDEXES: &str = "
+    SELECT i.indexrelid::regclass::text
+    FROM pg_index AS i
+    JOIN pg_class AS c ON c.oid = i.indexrelid
+    JOIN pg_am AS a ON a.oid = c.relam AND a.amname = 'btree'
+    WHERE c.relnamespace = 'queen_mq'::regnamespace";
+
+/// How many examples of one kind are kept.
+const EXAMPLES: usize = 3;
+
+/// Check what must hold at any moment. What was acknowledged until now must be there, and with a
+/// promotion, of what the fork cut off, nothing.
+pub async fn audit(shop: &Shop, target: &Target) -> Result<()> {
+    let began = std::time::Instant::now();
+    loop {
+        match try_audit(shop, target).await {
+            Ok(found) => {
+                let mut ledger = shop.ledger();
+                ledger.violations.extend(found);
+                *ledger.stats.entry("audits").or_default() += 1;
+                return Ok(());
+            }
+            // The server may crash meanwhile.
+            Err(error) if error.as_db_error().is_none() && began.elapsed() < COME_BACK => {
+                sleep(Duration::from_millis(50)).await;
+            }
+            Err(error) => return Err(error).context("an audit failed"),
+        }
+    }
+}
+
+async fn try_audit(shop: &Shop, target: &Target) -> Result<Vec<String>, Error> {
+    let session = Session::open(target).await?;
+    session.run("SET statement_timeout = '300s'").await?;
+    let mut found = told(shop, &session).await?;
+    session.begin_snapshot().await?;
+    for (name, sql) in NEVER {
+        add(&mut found, name, texts(&session, sql, &[]).await?);
+    }
+    session.run("COMMIT").await?;
+    add(&mut found, "Damaged", texts(&session, DAMAGED, &[]).await?);
+    for index in texts(&session, INDEXES, &[]).await? {
+        let check = "SELECT bt_index_check($1::text::regclass, true)";
+        match session.query(check, &[&index]).await {
+            Ok(_) => {}
+            Err(error) if error.as_db_error().is_some() => {
+                found.push(format!("Damaged: {index}: {error:?}"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// What was acknowledged is there; what a promotion has cut off is not.
+async fn told(shop: &Shop, session: &Session) -> Result<Vec<String>, Error> {
+    let (kept, lost) = {
+        let ledger = shop.ledger();
+        let of = |fate| {
+            (ledger.of_fate(&ledger.queued, fate).0, ledger.of_fate(&ledger.charged, fate).1)
+        };
+        (of(Fate::Kept), of(Fate::Lost))
+    };
+    let mut found = Vec::new();
+    let missing = "SELECT unnest($1::text[]) EXCEPT SELECT transaction_id FROM queen_messages";
+    add(&mut found, "Lost order", texts(session, missing, &[&kept.0]).await?);
+    let missing = "SELECT receipt::text FROM (SELECT unnest($1::bigint[]) AS receipt
+                   EXCEPT SELECT receipt FROM charges) AS missing";
+    add(&mut found, "Lost charge", texts(session, missing, &[&kept.1]).await?);
+    let there = "SELECT unnest($1::text[]) INTERSECT SELECT transaction_id FROM queen_messages";
+    add(&mut found, "Order past the fork", texts(session, there, &[&lost.0]).await?);
+    let there = "SELECT receipt::text FROM charges WHERE receipt = ANY($1)";
+    add(&mut found, "Charge past the fork", texts(session, there, &[&lost.1]).await?);
+    if shop.plan.synchronous {
+        // A synchronous standby has all that was acknowledged.
+        add(&mut found, "Lost order", lost.0);
+        let receipts = lost.1.iter().map(i64::to_string).collect();
+        add(&mut found, "Lost charge", receipts);
+    } else {
+        let mut ledger = shop.ledger();
+        ledger.stats.insert("orders lost with the tail", lost.0.len() as u64);
+        ledger.stats.insert("charges lost with the tail", lost.1.len() as u64);
+    }
+    Ok(found)
+}
+
+fn add(found: &mut Vec<String>, name: &str, examples: Vec<String>) {
+    if examples.is_empty() {
+        return;
+    }
+    let shown = &examples[..examples.len().min(EXAMPLES)];
+    found.push(format!("{name}: {} such as {shown:?}", examples.len()));
+}
+
+async fn texts(
+    session: &Session,
+    sql: &str,
+    values: &[&(dyn tokio_postgres::types::ToSql + Sync)],
+) -> Result<Vec<String>, Error> {
+    Ok(session.query(sql, values).await?.iter().map(|row| row.get(0)).collect())
+}
+
+/// Wait until each order is charged, and the group has nothing left.
+pub async fn drained(shop: &Shop) -> Result<()> {
+    let (target, _) = shop.primary();
+    let session = Session::open(&target).await?;
+    let left = "SELECT count(*) FROM (SELECT transaction_id FROM queen_messages
+                EXCEPT SELECT order_id FROM charges) AS uncharged";
+    let pending = "SELECT coalesce(sum(pending), 0)::bigint FROM queen_groups
+                   WHERE consumer_group = 'billing'";
+    eventually("charge of everything", DRAIN, async || {
+        let done = session.count(left).await? == 0 && session.count(pending).await? == 0;
+        if !done {
+            sleep(Duration::from_millis(50)).await;
+        }
+        Ok(done.then_some(()))
+    })
+    .await
+}
+
+/// The figures at the end, from the database.
+pub async fn figures(shop: &Shop) -> Result<()> {
+    let session = Session::open(&shop.primary().0).await?;
+    for (name, sql) in [
+        ("orders in the log", "SELECT count(*) FROM queen_messages"),
+        ("charges in the table", "SELECT count(*) FROM charges"),
+        ("dead letters", "SELECT count(*) FROM queen_dead_letters"),
+    ] {
+        let count = session.count(sql).await?;
+        shop.ledger().stats.insert(name, count as u64);
+    }
+    Ok(())
+}

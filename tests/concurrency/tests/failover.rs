@@ -1,0 +1,36 @@
+//! A standby is promoted while orders are charged, the old primary goes on for a moment, and clients
+//! ack at the new one what they popped at the old one.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use queen_tests::torture::orders::{Plan, with_promotions};
+
+fn plan(synchronous: bool) -> Plan {
+    let between = Duration::from_millis(800);
+    Plan { times: 1, between, synchronous, ..Plan::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_promotion_charges_each_order_once_and_knows_the_leases_that_it_has() -> Result<()> {
+    let report = with_promotions(plan(true)).await?;
+    println!("{report}");
+    report.clean()?;
+    for what in
+        ["leases that were not replicated, refused", "leases that were replicated, accepted"]
+    {
+        ensure!(report.stat(what) > 0, "none: {what}\n{report}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_promotion_of_an_asynchronous_standby_loses_the_tail_alone() -> Result<()> {
+    let report = with_promotions(plan(false)).await?;
+    println!("{report}");
+    report.clean()?;
+    for what in ["orders lost with the tail", "charges lost with the tail"] {
+        ensure!(report.stat(what) > 0, "none: {what}\n{report}");
+    }
+    Ok(())
+}
