@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use queen_tests::torture::orders::{Place, Plan, with_a_full_disk, with_crashes};
+use queen_tests::torture::orders::{Season, SmallFor, with_a_full_disk, with_crashes};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn crashes_lose_no_order_and_charge_none_twice() -> Result<()> {
-    let plan = Plan { times: 3, between: Duration::from_millis(800), ..Plan::default() };
-    let report = with_crashes(plan).await?;
+    let season = Season { times: 3, between: Duration::from_millis(800), ..Season::default() };
+    let report = with_crashes(season).await?;
     println!("{report}");
     report.clean()?;
     ensure!(report.stat("charges in the table") >= 50, "too little happened\n{report}");
@@ -17,9 +17,9 @@ async fn crashes_lose_no_order_and_charge_none_twice() -> Result<()> {
     Ok(())
 }
 
-async fn full(place: Place) -> Result<()> {
-    let plan = Plan { times: 1, between: Duration::from_millis(500), ..Plan::default() };
-    if let Some(report) = with_a_full_disk(plan, place).await? {
+async fn full(place: SmallFor) -> Result<()> {
+    let season = Season { times: 1, between: Duration::from_millis(500), ..Season::default() };
+    if let Some(report) = with_a_full_disk(season, place).await? {
         println!("{report}");
         report.clean()?;
         ensure!(report.stat("charges in the table") >= 20, "too little happened\n{report}");
@@ -29,10 +29,10 @@ async fn full(place: Place) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_of_the_log_loses_nothing() -> Result<()> {
-    full(Place::Log).await
+    full(SmallFor::Log).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_of_the_tables_loses_nothing() -> Result<()> {
-    full(Place::Tables).await
+    full(SmallFor::Tables).await
 }

@@ -4,16 +4,16 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use queen_tests::torture::orders::{Plan, with_promotions};
+use queen_tests::torture::orders::{Season, with_promotions};
 
-fn plan(synchronous: bool) -> Plan {
+fn season(synchronous: bool) -> Season {
     let between = Duration::from_millis(800);
-    Plan { times: 1, between, synchronous, ..Plan::default() }
+    Season { times: 1, between, synchronous, ..Season::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_promotion_charges_each_order_once_and_knows_the_leases_that_it_has() -> Result<()> {
-    let report = with_promotions(plan(true)).await?;
+    let report = with_promotions(season(true)).await?;
     println!("{report}");
     report.clean()?;
     for what in
@@ -26,7 +26,7 @@ async fn a_promotion_charges_each_order_once_and_knows_the_leases_that_it_has() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_promotion_of_an_asynchronous_standby_loses_the_tail_alone() -> Result<()> {
-    let report = with_promotions(plan(false)).await?;
+    let report = with_promotions(season(false)).await?;
     println!("{report}");
     report.clean()?;
     for what in ["orders lost with the tail", "charges lost with the tail"] {

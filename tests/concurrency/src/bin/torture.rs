@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::Parser;
 use queen_tests::TestDb;
-use queen_tests::torture::orders::{self, Place, Plan};
+use queen_tests::torture::orders::{self, Season, SmallFor};
 use queen_tests::torture::{Config, Report, torture};
 
 /// Torture a queen_mq in a database of its own on the server of QUEEN_TEST_URL.
@@ -89,17 +89,17 @@ async fn main() -> Result<()> {
 async fn effects(arguments: &Arguments) -> Result<Vec<Report>> {
     let between = Duration::from_millis(arguments.between);
     let synchronous = !arguments.asynchronous;
-    let plan = |times| Plan { times, between, synchronous, chatty: true, ..Plan::default() };
+    let season = |times| Season { times, between, synchronous, chatty: true, ..Season::default() };
     let mut reports = Vec::new();
     if let Some(times) = arguments.crashes {
-        reports.push(orders::with_crashes(plan(times)).await?);
+        reports.push(orders::with_crashes(season(times)).await?);
     }
     if let Some(times) = arguments.promotions {
-        reports.push(orders::with_promotions(plan(times)).await?);
+        reports.push(orders::with_promotions(season(times)).await?);
     }
     if let Some(times) = arguments.full_disks {
-        for place in [Place::Log, Place::Tables] {
-            reports.extend(orders::with_a_full_disk(plan(times), place).await?);
+        for place in [SmallFor::Log, SmallFor::Tables] {
+            reports.extend(orders::with_a_full_disk(season(times), place).await?);
         }
     }
     Ok(reports)

@@ -122,7 +122,7 @@ async fn told(shop: &Shop, session: &Session) -> Result<Vec<String>, Error> {
     add(&mut found, "Order past the fork", texts(session, there, &[&lost.0]).await?);
     let there = "SELECT receipt::text FROM charges WHERE receipt = ANY($1)";
     add(&mut found, "Charge past the fork", texts(session, there, &[&lost.1]).await?);
-    if shop.plan.synchronous {
+    if shop.season.synchronous {
         // A synchronous standby has all that was acknowledged.
         add(&mut found, "Lost order", lost.0);
         let receipts = lost.1.iter().map(i64::to_string).collect();
@@ -181,4 +181,68 @@ pub async fn figures(shop: &Shop) -> Result<()> {
         shop.ledger().stats.insert(name, count as u64);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Result;
+
+    use super::audit;
+    use crate::TestDb;
+    use crate::torture::orders::ledger::{Entry, Span};
+    use crate::torture::orders::{Season, Shop, set_up};
+
+    /// Charges and markers that are wrong in each way.
+    const WRONG: &str = "
+        SELECT queen_push('orders', to_jsonb(i), partition => 'p', transaction_id => i::text)
+        FROM generate_series(1, 4) AS i;
+        INSERT INTO charges (order_id, queue, partition, customer, n, message_id, receipt)
+        VALUES ('2', 'orders', 'p', 1, 2, 0, 2), ('1', 'orders', 'p', 1, 1, 0, 1),
+            ('3', 'orders', 'p', 2, 3, 0, 3), ('3', 'orders', 'p', 2, 4, 0, 4),
+            ('made up', 'orders', 'p', 3, 4, 0, 5);
+        SELECT queen_kv_put('charged', key, '1', forever => true)
+        FROM unnest(ARRAY['1', '2', '3', '4']) AS key;
+        SELECT queen_push('parcels', '1', partition => 'p', transaction_id => '1')";
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_audit_finds_each_fault() -> Result<()> {
+        let db = TestDb::fresh().await?;
+        set_up(db.config()).await?;
+        let shop = Shop::new(Season::default(), db.config().clone());
+        audit(&shop, db.config()).await?;
+        assert_eq!(shop.ledger().violations, Vec::<String>::new());
+
+        db.session().await?.run(WRONG).await?;
+        let entry = |order: &str, receipt, before| {
+            let span = Span { epoch: 0, before, after: before + 1 };
+            Entry { order: order.into(), receipt, span }
+        };
+        {
+            let mut ledger = shop.ledger();
+            ledger.queued = vec![entry("lost", 0, 1), entry("4", 0, 100)];
+            ledger.charged = vec![entry("4", 9, 1), entry("2", 2, 100)];
+            ledger.forks = vec![50];
+        }
+        audit(&shop, db.config()).await?;
+        let mut names: Vec<String> = Vec::new();
+        for violation in &shop.ledger().violations {
+            names.extend(violation.split(':').next().map(str::to_owned));
+        }
+        names.sort();
+        names.dedup();
+        let all = [
+            "Charge past the fork",
+            "Doubled",
+            "Lost charge",
+            "Lost order",
+            "Order past the fork",
+            "Overtaken",
+            "Repeated",
+            "Without charge",
+            "Without marker",
+            "Without order",
+        ];
+        assert_eq!(names, all);
+        Ok(())
+    }
 }

@@ -42,7 +42,7 @@ pub async fn work(shop: Arc<Shop>, customer: i32) -> Result<()> {
 }
 
 fn order(shop: &Shop, queue: &str, customer: i32, n: i64) -> Item {
-    let partition = rand::rng().random_range(0..shop.plan.partitions);
+    let partition = rand::rng().random_range(0..shop.season.partitions);
     Item {
         queue: queue.into(),
         payload: json!({ "customer": customer, "n": n, "notes": "x".repeat(400) }),

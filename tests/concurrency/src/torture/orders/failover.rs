@@ -15,7 +15,7 @@ use tokio_postgres::config::Config as Target;
 
 use super::clerk::{self, Batch};
 use super::ledger::{Entry, Fate, Span};
-use super::{Desk, GROUP, Plan, SETTINGS, Shop, Staff, audit, report, set_up};
+use super::{Desk, GROUP, SETTINGS, Season, Shop, Staff, audit, report, set_up};
 use crate::cluster::Cluster;
 use crate::expect::sqlstate;
 use crate::queen::{Ack, Pop};
@@ -32,8 +32,8 @@ const SOON: Duration = Duration::from_secs(60);
 type Row = [Arc<Cluster>; 3];
 
 /// Promote a standby `times` times.
-pub async fn with_promotions(plan: Plan) -> Result<Report> {
-    let names = if plan.synchronous { "*" } else { "" };
+pub async fn with_promotions(season: Season) -> Result<Report> {
+    let names = if season.synchronous { "*" } else { "" };
     // Who is not connected directly is no synchronous standby, so the third server never is.
     let settings = format!("{SETTINGS}synchronous_standby_names = '{names}'\nfsync = off");
     let mut row: Row = spawn_blocking(move || {
@@ -45,7 +45,7 @@ pub async fn with_promotions(plan: Plan) -> Result<Report> {
     .await??;
     let db = TestDb::create(&row[0].config()).await?;
     set_up(db.config()).await?;
-    let shop = Shop::new(plan, db.config().clone());
+    let shop = Shop::new(season, db.config().clone());
     let played = play(&shop, &mut row, db.name()).await;
     // The server on which it was made is gone.
     std::mem::forget(db);
@@ -55,18 +55,20 @@ pub async fn with_promotions(plan: Plan) -> Result<Report> {
 
 async fn play(shop: &Arc<Shop>, row: &mut Row, database: &str) -> Result<()> {
     let mut staff = Staff::hire(shop);
-    for number in 1..=shop.plan.times {
-        staff.watch(shop.plan.between).await?;
+    for number in 1..=shop.season.times {
+        staff.work(shop, shop.season.between).await?;
         promote(shop, row, database, &mut staff).await?;
         shop.count("promotions");
         let target = shop.primary().0;
         audit::audit(shop, &target).await?;
-        let source = row[1].clone();
-        let fresh = move || source.standby_as(&format!("{}", number + 1));
-        row[2] = Arc::new(spawn_blocking(fresh).await??);
+        if number < shop.season.times {
+            let source = row[1].clone();
+            let fresh = move || source.standby_as(&format!("{}", number + 1));
+            row[2] = Arc::new(spawn_blocking(fresh).await??);
+        }
         shop.say(&format!("promoted {number} times"));
     }
-    staff.watch(shop.plan.between).await?;
+    staff.work(shop, shop.season.between).await?;
     shop.closing.store(true, Ordering::Relaxed);
     staff.finish(shop).await?;
     let target = shop.primary().0;
@@ -79,17 +81,18 @@ async fn promote(shop: &Arc<Shop>, row: &mut Row, database: &str, staff: &mut St
     let (old, _) = shop.primary();
     let mut new = row[1].config();
     new.dbname(database);
-    let known = grab(shop, &old).await?;
-    if shop.plan.synchronous {
+    let known = Grabbed::from(shop, &old).await?.commit().await?;
+    let unknown = Grabbed::from(shop, &old).await?;
+    if shop.season.synchronous {
         is_replicated(&new, known.iter().map(|batch| batch.span.after).max()).await?;
     } else {
         cut_off(&new, &old).await?;
-        staff.watch(shop.plan.between / 2).await?;
+        staff.work(shop, shop.season.between / 2).await?;
     }
     let promoted = row[1].clone();
     spawn_blocking(move || promoted.promote()).await??;
     let fork = fork(&new).await?;
-    let unknown = grab(shop, &old).await?;
+    let unknown = unknown.commit().await?;
     shop.ledger().forks.push(fork);
     shop.move_to(new.clone());
     staff.watch(LATE).await?;
@@ -105,18 +108,41 @@ async fn promote(shop: &Arc<Shop>, row: &mut Row, database: &str, staff: &mut St
     Ok(())
 }
 
-/// Pop on the primary, with leases that last. Such a pop waits for no standby.
-async fn grab(shop: &Shop, target: &Target) -> Result<Vec<Batch>> {
-    let epoch = shop.primary().1;
-    let desk = Desk { session: Session::open(target).await?, epoch };
-    let mut batches = Vec::new();
-    for queue in ["orders", "parcels"] {
-        let pop = Pop::new(queue).group(GROUP).batch(2).lease("60 seconds");
-        for _ in 0..GRABS {
-            batches.extend(clerk::pop_batch(&desk, &pop).await?);
-        }
+/// Leases that last, in a transaction that is open.
+struct Grabbed {
+    desk: Desk,
+    batches: Vec<Batch>,
+}
+
+impl Grabbed {
+    /// Pop on the primary, until something has come.
+    async fn from(shop: &Shop, target: &Target) -> Result<Self> {
+        let epoch = shop.primary().1;
+        let desk = Desk { session: Session::open(target).await?, epoch };
+        desk.session.run("BEGIN").await?;
+        let batches = eventually("messages for a zombie", SOON, async || {
+            let mut batches = Vec::new();
+            for queue in ["orders", "parcels"].repeat(GRABS) {
+                let pop = Pop::new(queue).group(GROUP).batch(2).lease("60 seconds");
+                batches.extend(clerk::pop_batch(&desk, &pop).await?);
+            }
+            Ok((!batches.is_empty()).then_some(batches))
+        })
+        .await?;
+        Ok(Self { desk, batches })
     }
-    Ok(batches)
+
+    /// A transaction that has only popped waits for no standby.
+    async fn commit(self) -> Result<Vec<Batch>> {
+        let Self { desk, mut batches } = self;
+        let before = desk.position().await?;
+        desk.session.run("COMMIT").await?;
+        let after = desk.position().await?;
+        for batch in &mut batches {
+            batch.span = Span { before, after, ..batch.span };
+        }
+        Ok(batches)
+    }
 }
 
 /// Wait until a standby has replayed the log so far.
@@ -192,6 +218,8 @@ async fn settle(shop: &Shop, desk: &Desk, batch: Batch) -> Result<()> {
         }
         (Fate::Unknown, _) => {
             session.run("ROLLBACK").await?;
+            // If the lease is there, others need not wait for its end.
+            drop(Ack::all(batch.lease).status("retry").run(session).await);
             shop.count("leases at the fork, rolled back");
         }
         (_, settled) => {

@@ -12,14 +12,14 @@ use anyhow::{Context, Result, ensure};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use super::{COME_BACK, Plan, SETTINGS, Shop, Staff, audit, report, set_up};
+use super::{COME_BACK, SETTINGS, Season, Shop, Staff, audit, report, set_up};
 use crate::cluster::Cluster;
 use crate::torture::Report;
 use crate::{Session, TestDb};
 
 /// What is on the small disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SmallFor {
     Log,
     Tables,
 }
@@ -77,12 +77,12 @@ impl Drop for SmallDisk {
 }
 
 /// Fill the disk `times` times. None: it cannot be tested here.
-pub async fn with_a_full_disk(plan: Plan, place: Place) -> Result<Option<Report>> {
+pub async fn with_a_full_disk(season: Season, place: SmallFor) -> Result<Option<Report>> {
     let settings = "min_wal_size = 32MB\nmax_wal_size = 48MB\nwal_keep_size = 0";
     let cluster = Arc::new(Cluster::init_with(&format!("{SETTINGS}{settings}"))?);
     let disk = match place {
-        Place::Log => log_disk(&cluster)?,
-        Place::Tables => {
+        SmallFor::Log => log_disk(&cluster)?,
+        SmallFor::Tables => {
             let directory = cluster.file("small");
             fs::create_dir(&directory)?;
             SmallDisk::mount(&directory, 64)?
@@ -91,7 +91,7 @@ pub async fn with_a_full_disk(plan: Plan, place: Place) -> Result<Option<Report>
     let Some(disk) = disk else { return Ok(None) };
     cluster.start()?;
     let db = TestDb::create_empty(&cluster.config()).await?;
-    if place == Place::Tables {
+    if place == SmallFor::Tables {
         let admin = Session::open(&cluster.config()).await?;
         let directory = cluster.file("small/space");
         fs::create_dir(&directory)?;
@@ -101,7 +101,7 @@ pub async fn with_a_full_disk(plan: Plan, place: Place) -> Result<Option<Report>
     }
     db.session().await?.run("CREATE EXTENSION queen_mq").await?;
     set_up(db.config()).await?;
-    let shop = Shop::new(plan, db.config().clone());
+    let shop = Shop::new(season, db.config().clone());
     let played = play(&shop, &cluster, &disk, place).await;
     drop(db);
     let stopped = cluster.crash();
@@ -125,27 +125,27 @@ async fn play(
     shop: &Arc<Shop>,
     cluster: &Arc<Cluster>,
     disk: &SmallDisk,
-    place: Place,
+    place: SmallFor,
 ) -> Result<()> {
     let mut staff = Staff::hire(shop);
     let target = shop.primary().0;
-    for number in 1..=shop.plan.times {
-        staff.watch(shop.plan.between).await?;
+    for number in 1..=shop.season.times {
+        staff.work(shop, shop.season.between).await?;
         disk.fill()?;
         match place {
-            Place::Log => until_the_log_is_full(shop, cluster).await?,
-            Place::Tables => until_tables_are_full(shop, &mut staff).await?,
+            SmallFor::Log => until_the_log_is_full(shop, cluster).await?,
+            SmallFor::Tables => until_tables_are_full(shop, &mut staff).await?,
         }
         disk.free()?;
         shop.count("times the disk was full");
-        if place == Place::Log {
+        if place == SmallFor::Log {
             let restarted = cluster.clone();
             spawn_blocking(move || come_back(&restarted)).await??;
         }
         audit::audit(shop, &target).await?;
         shop.say(&format!("full {number} times"));
     }
-    staff.watch(shop.plan.between).await?;
+    staff.work(shop, shop.season.between).await?;
     shop.closing.store(true, Ordering::Relaxed);
     staff.finish(shop).await?;
     audit::audit(shop, &target).await?;

@@ -23,7 +23,7 @@ use tokio_postgres::config::Config as Target;
 
 pub use self::crashes::with_crashes;
 pub use self::failover::with_promotions;
-pub use self::full::{Place, with_a_full_disk};
+pub use self::full::{SmallFor, with_a_full_disk};
 use self::ledger::Ledger;
 use super::Report;
 use crate::Session;
@@ -38,6 +38,8 @@ const APPLICATION: &str = "queen_orders";
 const COME_BACK: Duration = Duration::from_secs(120);
 /// How long everything that was pushed may take to be charged at the end.
 const DRAIN: Duration = Duration::from_secs(120);
+/// How many orders and charges make a test of it.
+const SOME: usize = 20;
 
 /// Settings of the servers. The worker serves all databases, and has much to do.
 const SETTINGS: &str = "
@@ -51,7 +53,7 @@ restart_after_crash = on
 
 /// What happens in a run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct Season {
     /// Who push orders, half of them into each queue.
     pub customers: u32,
     /// Who charge them.
@@ -68,7 +70,7 @@ pub struct Plan {
     pub chatty: bool,
 }
 
-impl Default for Plan {
+impl Default for Season {
     fn default() -> Self {
         Self {
             customers: 4,
@@ -84,7 +86,7 @@ impl Default for Plan {
 
 /// What the clients share.
 struct Shop {
-    plan: Plan,
+    season: Season,
     started: Instant,
     /// Where the primary is, and how many promotions there were before.
     primary: Mutex<(Target, usize)>,
@@ -94,18 +96,21 @@ struct Shop {
     /// Clerks are to stop.
     closed: AtomicBool,
     next_receipt: AtomicU64,
+    /// Held while the clock is set, and while a server is started: pg_ctl compares two moments.
+    clock: tokio::sync::Mutex<()>,
 }
 
 impl Shop {
-    fn new(plan: Plan, target: Target) -> Arc<Self> {
+    fn new(season: Season, target: Target) -> Arc<Self> {
         Arc::new(Self {
-            plan,
+            season,
             started: Instant::now(),
             primary: Mutex::new((target, 0)),
             ledger: Mutex::default(),
             closing: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             next_receipt: AtomicU64::new(1),
+            clock: tokio::sync::Mutex::default(),
         })
     }
 
@@ -131,8 +136,14 @@ impl Shop {
         *self.ledger().stats.entry(what).or_default() += 1;
     }
 
+    /// How many orders, and how many charges.
+    fn acknowledged(&self) -> (usize, usize) {
+        let ledger = self.ledger();
+        (ledger.queued.len(), ledger.charged.len())
+    }
+
     fn say(&self, text: &str) {
-        if self.plan.chatty {
+        if self.season.chatty {
             let ledger = self.ledger();
             eprintln!(
                 "{:>5} s: {text}; {} orders, {} charges acknowledged, {} violations",
@@ -175,10 +186,10 @@ struct Staff {
 impl Staff {
     fn hire(shop: &Arc<Shop>) -> Self {
         let (mut customers, mut clerks) = (JoinSet::new(), JoinSet::new());
-        for number in 0..shop.plan.customers {
+        for number in 0..shop.season.customers {
             customers.spawn(customer::work(shop.clone(), number as i32));
         }
-        for _ in 0..shop.plan.clerks {
+        for _ in 0..shop.season.clerks {
             clerks.spawn(clerk::work(shop.clone()));
         }
         Self { customers, clerks }
@@ -191,6 +202,17 @@ impl Staff {
             Some(ended) = self.customers.join_next() => ended?.context("a customer ended"),
             Some(ended) = self.clerks.join_next() => ended?.context("a clerk ended"),
         }
+    }
+
+    /// Let them work for this time, and on until some orders and charges more are acknowledged.
+    async fn work(&mut self, shop: &Shop, time: Duration) -> Result<()> {
+        let (began, before) = (Instant::now(), shop.acknowledged());
+        self.watch(time).await?;
+        while shop.acknowledged().0 < before.0 + SOME || shop.acknowledged().1 < before.1 + SOME {
+            ensure!(began.elapsed() < COME_BACK, "nothing is pushed and charged any more");
+            self.watch(Duration::from_millis(20)).await?;
+        }
+        Ok(())
     }
 
     /// Let the customers stop, the clerks charge what there is, and the clerks stop.

@@ -23,6 +23,7 @@ pub async fn pester(shop: Arc<Shop>, clock: Option<Arc<ServerClock>>) -> Result<
         let pause = rand::rng().random_range(20..120);
         sleep(Duration::from_millis(pause)).await;
         if let Some(clock) = clock.as_ref().filter(|_| rand::rng().random_bool(0.1)) {
+            let _held = shop.clock.lock().await;
             clock.set(rand::rng().random_range(-1..=1))?;
             shop.count("times the clock was set");
         }
