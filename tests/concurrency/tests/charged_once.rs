@@ -8,7 +8,7 @@ use queen_tests::torture::orders::{Season, SmallFor, with_a_full_disk, with_cras
 
 #[tokio::test(flavor = "multi_thread")]
 async fn crashes_lose_no_order_and_charge_none_twice() -> Result<()> {
-    let season = Season { times: 3, between: Duration::from_millis(800), ..Season::default() };
+    let season = Season { times: 3, between: Duration::from_millis(400), ..Season::default() };
     let report = with_crashes(season).await?;
     println!("{report}");
     report.clean()?;
@@ -18,7 +18,7 @@ async fn crashes_lose_no_order_and_charge_none_twice() -> Result<()> {
 }
 
 async fn full(place: SmallFor) -> Result<()> {
-    let season = Season { times: 1, between: Duration::from_millis(500), ..Season::default() };
+    let season = Season { times: 1, between: Duration::from_millis(300), ..Season::default() };
     if let Some(report) = with_a_full_disk(season, place).await? {
         println!("{report}");
         report.clean()?;

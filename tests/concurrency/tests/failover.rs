@@ -1,5 +1,5 @@
-//! A standby is promoted while orders are charged, the old primary goes on for a moment, and clients
-//! ack at the new one what they popped at the old one.
+//! A standby is promoted while orders are charged. The old primary goes on for a moment, and
+//! clients ack at the new one what they popped at the old one.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use anyhow::{Result, ensure};
 use queen_tests::torture::orders::{Season, with_promotions};
 
 fn season(synchronous: bool) -> Season {
-    let between = Duration::from_millis(800);
+    let between = Duration::from_millis(400);
     Season { times: 1, between, synchronous, ..Season::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_promotion_charges_each_order_once_and_knows_the_leases_that_it_has() -> Result<()> {
+async fn a_promotion_charges_each_order_once_and_refuses_leases_that_it_lacks() -> Result<()> {
     let report = with_promotions(season(true)).await?;
     println!("{report}");
     report.clean()?;

@@ -35,7 +35,7 @@ type Row = [Arc<Cluster>; 3];
 pub async fn with_promotions(season: Season) -> Result<Report> {
     let names = if season.synchronous { "*" } else { "" };
     // Who is not connected directly is no synchronous standby, so the third server never is.
-    let settings = format!("{SETTINGS}synchronous_standby_names = '{names}'\nfsync = off");
+    let settings = format!("{SETTINGS}synchronous_standby_names = '{names}'");
     let mut row: Row = spawn_blocking(move || {
         let first = Cluster::start_with(&settings)?;
         let second = first.standby_as("0")?;

@@ -41,8 +41,10 @@ const DRAIN: Duration = Duration::from_secs(120);
 /// How many orders and charges make a test of it.
 const SOME: usize = 20;
 
-/// Settings of the servers. The worker serves all databases, and has much to do.
+/// Settings of the servers. The worker serves all databases, and has much to do. Processes end, the
+/// machine does not: what is written stays, so nothing need be flushed to a disk.
 const SETTINGS: &str = "
+fsync = off
 queen_mq.databases = ''
 queen_mq.sweep_interval = '200ms'
 autovacuum_naptime = 1s
