@@ -159,15 +159,40 @@ pub async fn drained(shop: &Shop) -> Result<()> {
                 EXCEPT SELECT order_id FROM charges) AS uncharged";
     let pending = "SELECT coalesce(sum(pending), 0)::bigint FROM queen_groups
                    WHERE consumer_group = 'billing'";
-    eventually("charge of everything", DRAIN, async || {
+    let waited = eventually("charge of everything", DRAIN, async || {
         let done = session.count(left).await? == 0 && session.count(pending).await? == 0;
         if !done {
             sleep(Duration::from_millis(50)).await;
         }
         Ok(done.then_some(()))
     })
-    .await
+    .await;
+    if waited.is_err() {
+        for (name, sql) in STUCK {
+            let found = texts(&session, sql, &[]).await?;
+            eprintln!("{name}:\n  {}", found.join("\n  "));
+        }
+    }
+    waited
 }
+
+/// What to look at when orders are left.
+const STUCK: [(&str, &str); 4] = [
+    (
+        "uncharged",
+        "SELECT format('%s %s %s %s', queue, partition, transaction_id, message_id)
+         FROM queen_messages WHERE transaction_id NOT IN (SELECT order_id FROM charges) LIMIT 20",
+    ),
+    ("groups", "SELECT g::text FROM queen_groups AS g"),
+    ("leases", "SELECT l::text FROM queen_leases AS l LIMIT 20"),
+    (
+        "sessions",
+        "SELECT format('%s %s %s %s/%s by %s, %s: %s', pid, backend_type, state, wait_event_type,
+                    wait_event, pg_blocking_pids(pid), clock_timestamp() - state_change,
+                    left(query, 90))
+         FROM pg_stat_activity WHERE backend_type IN ('client backend', 'queen_mq worker')",
+    ),
+];
 
 /// The figures at the end, from the database.
 pub async fn figures(shop: &Shop) -> Result<()> {
