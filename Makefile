@@ -12,12 +12,16 @@ export PG_CONFIG PROFILE
 # it counts seconds.
 SECONDS ?= 600
 unexport SECONDS
+# How often `make torture-crashes` kills the server, and `make torture-failover` promotes a standby.
+CRASHES ?= 50
+PROMOTIONS ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint install torture model bench bench-quick flame
+.PHONY: help demo test lint install torture torture-crashes torture-failover model bench \
+  bench-quick flame
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s  %s\n", $$1, $$2 }' Makefile
 
 demo: ## charge five orders exactly once on a throw-away server, and check every claim
 	@scripts/demo.sh
@@ -33,6 +37,13 @@ install: ## build for release and install into the PostgreSQL of PG_CONFIG
 
 torture: ## run the concurrency tests for SECONDS=600 without a pause
 	@scripts/torture.sh $(SECONDS)
+
+torture-crashes: ## charge orders while the server is killed CRASHES=50 times, and its disks become full
+	@scripts/torture.sh 0 --crashes $(CRASHES) --full-disks 5
+
+torture-failover: ## charge orders while standbys are promoted PROMOTIONS=10 times, synchronous and not
+	@scripts/torture.sh 0 --promotions $(PROMOTIONS)
+	@scripts/torture.sh 0 --promotions $(PROMOTIONS) --asynchronous
 
 model: ## explore every run of the protocol, within large bounds, in about an hour
 	@cargo test --package queen-engine --test protocol -- --ignored --nocapture --test-threads=1

@@ -3,6 +3,8 @@
  * machine's, and so many seconds as the file TEST_CLOCK holds in binary. libfaketime does not do: a
  * postmaster of PostgreSQL 15 starts background workers in a signal handler, which interrupts the
  * wait in which that library does not change the time, and so it never does in a worker.
+ *
+ * time() goes with it: pg_ctl compares it with the moment at which a server says that it was started.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -11,6 +13,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/time.h>
+#include <time.h>
 
 static const volatile int64_t *offset;
 static int (*machine)(struct timeval *, void *);
@@ -36,4 +39,14 @@ int gettimeofday(struct timeval *restrict now, void *restrict zone)
 	if (offset != NULL)
 		now->tv_sec += *offset;
 	return result;
+}
+
+time_t time(time_t *seconds)
+{
+	struct timeval now;
+
+	gettimeofday(&now, NULL);
+	if (seconds != NULL)
+		*seconds = now.tv_sec;
+	return now.tv_sec;
 }

@@ -164,7 +164,12 @@ impl Cluster {
 
     /// Make a standby of this cluster and start it. Its socket is in its own directory.
     pub fn standby(&self) -> Result<Self> {
-        let directory = self.directory.with_extension("standby");
+        self.standby_as("standby")
+    }
+
+    /// `standby`, in a directory with this extension. A standby may have standbys, too.
+    pub fn standby_as(&self, extension: &str) -> Result<Self> {
+        let directory = self.directory.with_extension(extension);
         fs::create_dir(&directory)?;
         let standby = Self { directory, environment: self.environment };
         run(tool("pg_basebackup")?
@@ -182,6 +187,13 @@ impl Cluster {
     /// Make a standby a primary.
     pub fn promote(&self) -> Result<()> {
         run(tool("pg_ctl")?.args(["promote", "-w", "-s", "-D"]).arg(self.data()))
+    }
+
+    /// Whether it has a postmaster, and whether that lets clients in.
+    pub fn state(&self) -> Result<(bool, bool)> {
+        let running = tool("pg_ctl")?.args(["status", "-s", "-D"]).arg(self.data()).output()?;
+        let ready = tool("pg_isready")?.args(["-q", "-h"]).arg(&self.directory).status()?;
+        Ok((running.status.success(), ready.success()))
     }
 
     /// How the superuser connects to the maintenance database.

@@ -284,6 +284,22 @@ async fn pop_and_ack(session: &Session, watcher: &Session) -> Result<()> {
     Ok(popped?)
 }
 
+/// The first push is there, but the standby may not have it: its client got no answer. An answer to
+/// the second one says that the standby has both.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_push_that_is_repeated_waits_for_the_standby_as_the_first_one_did() -> Result<()> {
+    let (_cluster, db, session) = server(1).await?;
+    let [admin, watcher] = db.sessions().await?;
+    wait_for_standby(&admin, "nobody_there").await?;
+    let push = Push::new("q", n(2)).id("again");
+    for status in ["queued", "duplicate"] {
+        let (pushed, freed) = tokio::join!(push.run(&session), free(&watcher, &session));
+        freed?;
+        assert_eq!(pushed?.status, status);
+    }
+    wait_for_standby(&admin, "").await
+}
+
 async fn wait_for_standby(admin: &Session, name: &str) -> Result<()> {
     admin.run(&format!("ALTER SYSTEM SET synchronous_standby_names = '{name}'")).await?;
     admin.run("SELECT pg_reload_conf()").await?;

@@ -7,6 +7,7 @@ mod consumer;
 mod history;
 mod judge;
 mod lease;
+pub mod orders;
 mod outside;
 mod prefix;
 mod producer;
