@@ -1,5 +1,5 @@
-//! Orders are charged once, whatever becomes of the server: it is killed, its clock is set, its disk
-//! is full, or a standby is promoted.
+//! Orders are charged once, whatever becomes of the server: it is killed, its clock is set, its
+//! disk is full, or a standby is promoted.
 
 use std::time::Duration;
 
