@@ -274,7 +274,8 @@ pub async fn pop_batch(desk: &Desk, pop: &Pop) -> Result<Option<Batch>, Error> {
     let Some(lease) = messages.first().and_then(|message| message.lease_id) else {
         return Ok(None);
     };
-    let after = desk.position().await.unwrap_or(i64::MAX);
+    // In a transaction that a cancellation has aborted, nothing can be charged.
+    let after = desk.position().await?;
     let span = Span { epoch: desk.epoch, before, after };
     Ok(Some(Batch { lease, messages, span }))
 }
