@@ -127,4 +127,9 @@ COMMENT ON FUNCTION queen_mq.grant_to_former_owner() IS
 CREATE TRIGGER former_owner AFTER INSERT ON queen_mq.owner
     FOR EACH ROW EXECUTE FUNCTION queen_mq.grant_to_former_owner();
 
-SELECT pg_catalog.pg_extension_config_dump('queen_mq.owner', '');
+-- A dump must not carry the name of a role that has another name by now, or has given the extension
+-- away: where it is restored, another role may have this name. The sweep writes the new name down.
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.owner',
+    'WHERE role_name OPERATOR(pg_catalog.=)
+           (SELECT pg_catalog.pg_get_userbyid(e.extowner)::pg_catalog.text
+            FROM pg_catalog.pg_extension e WHERE e.extname OPERATOR(pg_catalog.=) ''queen_mq'')');

@@ -115,6 +115,16 @@ BEGIN
         WHERE p.oid OPERATOR(pg_catalog.=) replaced.old::pg_catalog.regprocedure;
         EXECUTE pg_catalog.format('DROP FUNCTION %s', replaced.old);
         EXECUTE replaced.definition;
+        -- ALTER DEFAULT PRIVILEGES has given the new function to roles that may not have had the old one.
+        FOR granted IN
+            SELECT CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid THEN 'PUBLIC'
+                        ELSE a.grantee::pg_catalog.regrole::pg_catalog.text END AS grantee
+            FROM pg_catalog.pg_proc p CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) a
+            WHERE p.oid OPERATOR(pg_catalog.=) replaced.new::pg_catalog.regprocedure
+              AND a.grantee OPERATOR(pg_catalog.<>) p.proowner
+        LOOP
+            EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM %s', replaced.new, granted.grantee);
+        END LOOP;
         FOR granted IN
             SELECT CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid THEN 'PUBLIC'
                         ELSE a.grantee::pg_catalog.regrole::pg_catalog.text END AS grantee,
@@ -483,6 +493,13 @@ BEGIN
     RETURN NULL;
 END
 $$;
+
+-- A dump must not carry the name of a role that has another name by now, or has given the extension
+-- away: where it is restored, another role may have this name. The sweep writes the new name down.
+SELECT pg_catalog.pg_extension_config_dump('queen_mq.owner',
+    'WHERE role_name OPERATOR(pg_catalog.=)
+           (SELECT pg_catalog.pg_get_userbyid(e.extowner)::pg_catalog.text
+            FROM pg_catalog.pg_extension e WHERE e.extname OPERATOR(pg_catalog.=) ''queen_mq'')');
 
 -- With this search_path, operators and functions in the views are those of PostgreSQL.
 SET LOCAL search_path TO pg_catalog, pg_temp;

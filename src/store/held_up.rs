@@ -15,6 +15,7 @@ use queen_engine::discovery::Discovery;
 use super::group::Group;
 use super::{cursor, progress, signed, unsigned};
 use crate::error::Result;
+use crate::pg::clock;
 use crate::pg::snapshot::ActiveSnapshot;
 
 /// Entries of an index that are read at a time.
@@ -62,7 +63,8 @@ fn by_moment(group: i64, searched: &Discovery, under: &ActiveSnapshot) -> BTreeS
         }
         pgrx::check_for_interrupts!();
     }
-    let mut after = (searched.due.0, signed(searched.due.1));
+    let due = searched.due_from(clock::now());
+    let mut after = (due.0, signed(due.1));
     loop {
         let some = progress::due(group, after, None, CHUNK, under);
         after = some.last().map_or(after, |(at, cursor, _)| (*at, *cursor));

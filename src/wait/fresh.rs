@@ -9,8 +9,9 @@
 //! A hint is no promise: the message may have been popped, or its partition be leased, and hints
 //! are lost when there are many, when the transaction was prepared, or when the session that got
 //! one rolls back. What is missed is found by the search, which every pop makes that gets nothing
-//! from hints, and some pops make first. A group with a backlog gets no hints for a while, so that
-//! its pops go on with what has waited for longest. (`broker::pop` decides both.)
+//! from hints, and some pops make first: one in 64, and one in a tenth of a second. A group with a
+//! backlog gets no hints for a while, so that its pops go on with what has waited for longest.
+//! (`broker::pop` decides, but for the tenth of a second.)
 
 use super::waiters::Topic;
 use crate::pg::clock::{Moment, SECOND};
@@ -20,6 +21,9 @@ use crate::pg::shared::{Shared, plain};
 const QUEUES: usize = 32;
 const GROUPS: usize = 256;
 const HINTS: usize = 128;
+/// One pop of a group gets no hints after this time, so that it searches: messages that come back,
+/// or that no hint is about, do not wait for as long as new ones keep coming.
+const SEARCHES: i64 = SECOND / 10;
 /// For how long a group with a backlog gets no hints.
 const PAUSE: i64 = SECOND;
 /// Bytes of the longest name of a partition.
@@ -51,6 +55,8 @@ struct GroupPlace {
     used_at: u64,
     /// No hints before this moment: the group has a backlog.
     paused_until: Moment,
+    /// When a pop of the group last went without hints because of [`SEARCHES`].
+    searched_at: Moment,
 }
 
 #[derive(Clone, Copy)]
@@ -63,12 +69,12 @@ pub struct Fresh {
 plain!(Fresh { uses, rings, readers });
 plain!(Ring { queue, head, used_at, hints });
 plain!(FreshPartition { length, name });
-plain!(GroupPlace { group, queue, next, used_at, paused_until });
+plain!(GroupPlace { group, queue, next, used_at, paused_until, searched_at });
 
 const NO_PARTITION: FreshPartition = FreshPartition { length: 0, name: [0; NAME] };
 const NO_RING: Ring = Ring { queue: 0, head: 0, used_at: 0, hints: [NO_PARTITION; HINTS] };
 const NO_PLACE: GroupPlace =
-    GroupPlace { group: 0, queue: 0, next: 0, used_at: 0, paused_until: 0 };
+    GroupPlace { group: 0, queue: 0, next: 0, used_at: 0, paused_until: 0, searched_at: 0 };
 
 static FRESH: Shared<Fresh> = Shared::new(c"queen_mq fresh partitions", || Fresh {
     uses: 0,
@@ -108,8 +114,8 @@ pub struct Hints {
 }
 
 impl Hints {
-    /// To be called before the snapshot is taken. None without preload, or if the group has a
-    /// backlog.
+    /// To be called before the snapshot is taken. None without preload, if the group has a backlog,
+    /// or if it is time to search.
     pub fn before_snapshot(queue: Topic, group: Topic, at: Moment) -> Option<Self> {
         if !is_shared() {
             return None;
@@ -123,7 +129,12 @@ impl Hints {
             (reader.queue, reader.next) = (queue.0, head);
         }
         let is_paused = at < reader.paused_until && reader.paused_until <= at + PAUSE;
-        (!is_paused).then_some(Self { queue: queue.0, group: group.0, end: head })
+        let since = at.saturating_sub(reader.searched_at);
+        let is_time = !(0..SEARCHES).contains(&since);
+        if is_time {
+            reader.searched_at = at;
+        }
+        (!is_paused && !is_time).then_some(Self { queue: queue.0, group: group.0, end: head })
     }
 
     /// The group has a backlog: without a pause, its pops would go on with what comes in, and leave

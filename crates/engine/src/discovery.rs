@@ -177,6 +177,13 @@ impl Discovery {
         self.due = (at, cursor);
     }
 
+    /// From where the moments are to be read at `now`. A place in the future says that the clock
+    /// was set back. Leases that were given since may end before that place, so all moments are
+    /// read.
+    pub fn due_from(&self, now: i64) -> (i64, u64) {
+        if self.due.0 > now { Self::default().due } else { self.due }
+    }
+
     /// End a search under `snapshot`.
     pub fn close(&mut self, snapshot: &Snapshot) {
         self.segments.leave_holes(snapshot);
@@ -252,6 +259,14 @@ mod tests {
         assert_eq!(stream.xid, 10);
         // The own transaction may still push: it is looked through again, which is harmless.
         assert_eq!(stream.holes.keys().copied().collect::<Vec<_>>(), [5, 8, 9]);
+    }
+
+    #[test]
+    fn where_the_clock_was_set_back_all_moments_are_read_again() {
+        let mut found = Discovery::default();
+        found.pass_moment(100, 7, None);
+        assert_eq!((found.due_from(100), found.due_from(101)), ((100, 7), (100, 7)));
+        assert_eq!(found.due_from(99), (0, 0));
     }
 
     #[test]

@@ -44,7 +44,8 @@ pub fn step(queue: &Queue, now: Moment, bookmark: Bookmark) -> Result<SweepStep>
             let known = LOOKED.with(|looked| looked.take(&key));
             let mut known = known.filter(|_| bookmark == Bookmark::InMemory).unwrap_or_default();
             let mut look = known.begin(now);
-            let mut from = look.from.map_or(found.due, |from| from.max(found.due));
+            let mut from = found.due_from(now);
+            from = look.from.map_or(from, |looked| looked.max(from));
             loop {
                 let due = look.walk(|| discovery::due(group.id, from, now, CHUNK, under));
                 let is_full = due.len() == CHUNK;

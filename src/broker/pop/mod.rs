@@ -65,7 +65,7 @@ fn pop_once(
     results: ResultContext,
 ) -> Result<PopResult> {
     let now = clock::now();
-    let hints = hints_for(limits, queue, group, now);
+    let hints = hints_for(limits, queue, group, &discovery.1, now);
     ActiveSnapshot::new_snapshot(|under| {
         let context = PopContext::new(limits, queue, group, discovery, now, under);
         match group.is_ordered(&queue.options) {
@@ -81,9 +81,17 @@ const SEARCH_EVERY: u64 = 64;
 const MOST_HINTS: usize = 8;
 
 /// Partitions that were pushed to, for the pop to try first. None in REPEATABLE READ, where the
-/// snapshot may be older than they are.
-fn hints_for(limits: &PopLimits<'_>, queue: &Queue, group: &Group, now: Moment) -> Option<Hints> {
+/// snapshot may be older than they are, and none where the clock was set back since the last
+/// search: the pop searches, and writes that down.
+fn hints_for(
+    limits: &PopLimits<'_>,
+    queue: &Queue,
+    group: &Group,
+    discovery: &Discovery,
+    now: Moment,
+) -> Option<Hints> {
     let searches_first = limits.partition.is_some()
+        || discovery.due_from(now) != discovery.due
         || queue.options.delay() > 0
         || one_snapshot_per_transaction()
         || random().is_multiple_of(SEARCH_EVERY);

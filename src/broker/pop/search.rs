@@ -104,7 +104,14 @@ impl<'a> Search<'a> {
             .with(|passed| passed.take(&(group.id, group.registered_at)))
             .filter(|(derived_from, _)| derived_from == base);
         TURN.set(TURN.get().wrapping_add(1));
-        let state = remembered.map_or_else(|| stored.clone(), |(_, state)| state);
+        let mut state = remembered.map_or_else(|| stored.clone(), |(_, state)| state);
+        let due = state.due_from(context.now);
+        if due != state.due {
+            // Others are to know that soon: a lease that they give may end before the place that
+            // was reached, and that place may lie in the past when they look.
+            state.due = due;
+            state.passed += WORTH_WRITING;
+        }
         Self {
             context,
             base: *base,
@@ -316,8 +323,6 @@ impl<'a> Search<'a> {
         let Self { state, context, chunk, .. } = self;
         let PopContext { group, now, under, .. } = **context;
         let present = (now, i64::MAX as u64);
-        // The clock may have been set back.
-        state.due = state.due.min(present);
         let rows = discovery::due(group.id, state.due, now, *chunk, under);
         let count = rows.len();
         for row in rows {

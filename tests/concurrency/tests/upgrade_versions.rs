@@ -119,6 +119,42 @@ async fn rights_that_were_given_outlive_an_upgrade() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn default_privileges_give_no_role_rights_by_an_upgrade() -> Result<()> {
+    for version in RELEASED {
+        let db = TestDb::create_empty(&server()?).await?;
+        let session = db.session().await?;
+        session
+            .run(&format!(
+                "CREATE EXTENSION queen_mq VERSION '{version}';
+                 ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO pg_monitor;
+                 ALTER EXTENSION queen_mq UPDATE"
+            ))
+            .await?;
+        assert_eq!(session.count("SELECT count(*) FROM queen_mq.grants").await?, 0, "{version}");
+        let may_pop = "SELECT count(*) FROM pg_proc AS p, aclexplode(p.proacl) AS x
+                       WHERE p.proname = 'queen_pop' AND x.grantee = 'pg_monitor'::regrole";
+        assert_eq!(session.count(may_pop).await?, 0, "{version}");
+    }
+    Ok(())
+}
+
+/// Where the owner has another name by now, another role may have the old one after a restore.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dump_leaves_out_an_owner_of_a_name_that_is_no_more() -> Result<()> {
+    let db = TestDb::fresh().await?;
+    let session = db.session().await?;
+    let condition = "SELECT condition FROM pg_extension,
+                         unnest(extconfig, extcondition) AS s(saved, condition)
+                     WHERE extname = 'queen_mq' AND saved = 'queen_mq.owner'::regclass";
+    let condition: String = session.query_one(condition, &[]).await?.get(0);
+    let dumped = format!("SELECT count(*) FROM queen_mq.owner {condition}");
+    assert_eq!(session.count(&dumped).await?, 1);
+    session.run("UPDATE queen_mq.owner SET role_name = 'who_was_renamed'").await?;
+    assert_eq!(session.count(&dumped).await?, 0);
+    Ok(())
+}
+
 /// What a group gets of a partition, each message with its attempt.
 async fn rest(session: &Session, queue: &str, group: &str, partition: &str) -> Result<String> {
     let pop = Pop::new(queue).group(group).partition(partition).batch(100);
