@@ -91,6 +91,8 @@ BEGIN
           AND COALESCE(p.proowner, c.relowner) OPERATOR(pg_catalog.<>) role
           AND EXISTS (SELECT FROM pg_catalog.aclexplode(COALESCE(p.proacl, c.relacl)) a
                       WHERE a.grantee OPERATOR(pg_catalog.=) role
+                        -- What another role has granted goes when that role loses its own.
+                        AND a.grantor OPERATOR(pg_catalog.=) COALESCE(p.proowner, c.relowner)
                         AND a.privilege_type OPERATOR(pg_catalog.=) ANY (ARRAY['EXECUTE', 'SELECT']))
               OPERATOR(pg_catalog.<>) is_granted
     LOOP

@@ -1,9 +1,11 @@
 //! The wait between two looks, for a call that waits until there is something to pop, in one queue
 //! or in one of several: [`super::request`] and [`super::ready`].
 //!
-//! Between two looks the session holds no lock and no snapshot of a look. A transaction that
-//! commits messages wakes it ([`crate::wait`]). Where no commit will, the clock does, at the moment
-//! that [`NextLook`] names.
+//! Between two looks the session holds no lock on a row or an object of ours, and no snapshot of a
+//! look. (A pop is one statement of its caller, and keeps PostgreSQL's weakest lock on the tables
+//! that it has read: commands that need a table for themselves wait for it.) A transaction that
+//! commits messages wakes the session ([`crate::wait`]). Where no commit will, the clock does, at
+//! the moment that [`NextLook`] names.
 
 use std::ops::ControlFlow;
 
