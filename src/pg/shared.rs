@@ -18,8 +18,8 @@ use super::process;
 /// What may lie in shared memory. The macro [`plain!`] implements it.
 ///
 /// # Safety
-/// A value means the same in all processes: it has no pointer to the memory of one of them. Through
-/// a shared reference it is changed by atomic operations alone.
+/// A value has no pointer to the memory of one process, so each process reads the value that
+/// another has written. Through a shared reference, processes change it by atomic operations alone.
 pub unsafe trait Plain {}
 
 macro_rules! numbers {

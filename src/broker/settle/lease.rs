@@ -89,8 +89,8 @@ pub(super) fn lock(lease: LeaseId, items: &[SettleItem]) -> Result<LockedLease> 
 }
 
 /// Lock the cursors and claims of several leases in one ascending order, as all bundles do. So two
-/// calls about the same leases wait for each other in one direction only. What [`lock`] would not
-/// lock is left out here, too.
+/// calls about the same leases wait for each other in one direction only. Cursors and claims of a
+/// queue that the caller may not pop from are left out ([`lookup::lock_leased`]).
 pub fn lock_leases(leases: impl IntoIterator<Item = LeaseId>) -> Result<()> {
     // A set was found by its whole lease id; None stands for that.
     let mut named: Vec<(u64, Option<LeaseId>)> = Vec::new();
